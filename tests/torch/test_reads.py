@@ -205,3 +205,16 @@ def test_objects_have_no_key():
     assert key_of((object(),)) is None
     assert key_of((affine,)) is None
     assert key_of((("float", "1.0"), affine.__code__)) is not None
+
+
+def test_another_default_device_is_another_state():
+    """A function may make tensors; where they are is part of what it records."""
+    plain = global_state()
+    with torch.device("meta"):
+        assert global_state() != plain
+    try:
+        torch.set_default_device("meta")
+        assert global_state() != plain
+    finally:
+        torch.set_default_device(None)
+    assert global_state() == plain

@@ -8,6 +8,7 @@ import numpy as np
 
 from tvm_scan._files import replacing
 from tvm_scan.cli.support.failure import CommandError
+from tvm_scan.cli.support.paths import check_file
 
 __all__ = ["largest_error", "read_npz", "write_npz"]
 
@@ -20,9 +21,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     CommandError
         If the file is missing or is no .npz file.
     """
-    if not path.is_file():
-        kind = "a directory" if path.is_dir() else "nothing"
-        raise CommandError(f"expected an .npz file, found {kind} at {path}; check the path")
+    check_file(path, "an .npz file")
     try:
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as loaded:
             if not isinstance(loaded, np.lib.npyio.NpzFile):
