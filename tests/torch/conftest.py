@@ -18,6 +18,7 @@ FOLDER = Folder(
         "test_selective.py::test_derivatives_over_chunks",
         "test_store.py",
     ),
+    full=("test_varying_sizes.py::test_torchs_compiler_takes_projections_that_are_views",),
     gpu=(
         "test_cuda.py::test_a_built_kernel_loads_from_the_cache",
         "test_filters.py::test_through_export_on_a_gpu",
