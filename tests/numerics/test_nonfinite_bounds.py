@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import tvm
 from tvm.script import from_source
 from tvm.script import tirx as T
 
@@ -118,3 +119,13 @@ def test_behind_what_differs_the_state_lies_between_its_bounds(plan):
     want, got = both("bounded affine", plan, inputs)
     assert ((got >= -3) & (got <= 4)).all()
     assert (got != want).any(), "docs/numerics.md says more than is so"
+
+
+@pytest.mark.parametrize("name", ["clamp", "bounded affine"])
+def test_wgsl_has_no_word_for_nan(name):
+    """TVM writes it as ``nanf``; the bits of one come from a register, as those of infinity do."""
+    target = tvm.target.Target("webgpu", host="llvm")
+    built = tvm.compile(parallelize(loop(name), target), target=target)
+    texts = [module.inspect_source() for module in built.mod.imports]
+    assert any("bitcast<f32>" in text for text in texts)
+    assert not any("nanf" in text for text in texts)
