@@ -263,7 +263,7 @@ BAD = [
     (
         ("compare", *WHAT, "loop", "cpu/serial_tiles()"),
         2,
-        "lanes, three_phase on cpu, got algorithm=serial_tiles",
+        "lanes, three_phase, delta_walk on cpu, got algorithm=serial_tiles",
     ),
     (("compare", *WHAT, "loop", "{records}@zzz"), 4, "expected the id of one record"),
     (("compare", "library:cumprod", "loop", "{records}"), 4, "expected a record near this"),

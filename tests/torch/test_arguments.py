@@ -66,7 +66,8 @@ def test_one_parameter_on_another_device(layer):
         parts = [*states]
         parts[i] = part.to("meta")
         given = type(state)(*parts) if isinstance(state, tuple) else parts[0]
-        with pytest.raises(ValueError, match=rf"on one device, got x on cpu and state\[{i}\]"):
+        named = (getattr(state, "_fields", None) or ["state"])[i]
+        with pytest.raises(ValueError, match=f"on one device, got x on cpu and {named} on meta"):
             layer(x, given)
 
 

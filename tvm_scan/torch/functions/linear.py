@@ -129,7 +129,8 @@ def _has_recurrences(x: object) -> bool:
 
 
 def _expand(owner: str, name: str, tensor: Tensor, shape: torch.Size) -> Tensor:
-    if tensor.shape == shape:
+    # Of as many axes only: a batch that is not known is not to be compared with another axis.
+    if tensor.dim() == len(shape) and tensor.shape == shape:
         return tensor
     try:
         return tensor.expand(shape)
