@@ -8,6 +8,8 @@ FOLDER = Folder(
         "test_pages.py::test_layers_of_exported_models",
     ),
     alike={
+        "test_delta.py": 2,
+        "test_pages.py": 2,
         "test_table.py::test_edge_lengths": 2,
     },
     gpu=("test_table.py::test_no_race_and_no_barrier_that_some_threads_miss",),

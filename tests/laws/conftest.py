@@ -86,6 +86,7 @@ FOLDER = Folder(
         "test_proofs.py::test_what_is_taken_is_proven[float32-gate between bounds]",
     ),
     alike={
+        "test_translation.py": 2,
         "test_refutations.py::test_a_wrong_algebra_is_refuted": 2,
     },
     gpu=("test_order.py::test_cuda",),

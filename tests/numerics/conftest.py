@@ -6,6 +6,9 @@ FOLDER = Folder(
     quick=("test_schedules.py",),
     full=("test_vector_lanes.py::test_more_than_two_to_the_31_steps",),
     alike={
+        "test_integers.py": 2,
+        "test_families.py": 2,
+        "test_vector_lanes.py": 2,
         "test_cuda.py::test_many_rows": 2,
         "test_cpu.py::test_constant_extents": 2,
         "test_cpu.py::test_halves_are_carried_in_float32": 2,
@@ -13,11 +16,8 @@ FOLDER = Folder(
         "test_cuda.py::test_any_number_of_rows": 2,
         "test_cuda.py::test_constant_extents": 2,
         "test_cuda.py::test_options": 2,
-        "test_families.py::test_same_bits": 2,
-        "test_families.py::test_the_law_on_cuda": 2,
         "test_time_vector.py::test_equals_the_loop": 2,
         "test_time_vector.py::test_lengths_around_vectors_and_chunks": 2,
-        "test_vector_lanes.py::test_tiles_equal_the_loop": 2,
     },
     gpu=(
         "test_schedules.py::test_on_cuda",

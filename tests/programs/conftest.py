@@ -21,8 +21,9 @@ FOLDER = Folder(
         "test_delta.py::test_forms",
     ),
     alike={
-        "test_delta.py::test_mutants_are_refused_or_right": 2,
-        "test_engine_loops.py::test_variants": 2,
+        "test_delta.py": 2,
+        "test_engine_loops.py": 2,
+        "test_extraction.py::test_cuda_plans_equal_the_loop": 2,
         "test_families.py::test_cuda_plans_equal_the_loop": 2,
         "test_integer_widths.py::test_every_width_is_taken_and_right": 2,
         "test_proven.py::test_the_suite": 2,
