@@ -1,12 +1,6 @@
 """The laws of algebras on exact arithmetic and by proof, and the order of what does not commute."""
 
-import contextlib
-
-from tests.support import quick_proofs
 from tests.support.tiers import Folder
-
-with contextlib.suppress(ImportError):  # without z3 its tests are skipped
-    quick_proofs.install()
 
 ALGEBRAS = (
     "affine_on_integers",

@@ -1,12 +1,6 @@
 """Loops: which are taken, which refused, and that they compute what they say."""
 
-import contextlib
-
-from tests.support import quick_proofs
 from tests.support.tiers import Folder
-
-with contextlib.suppress(ImportError):  # without z3 its tests are skipped
-    quick_proofs.install()
 
 FOLDER = Folder(
     quick=(
