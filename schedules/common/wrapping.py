@@ -18,6 +18,7 @@ overflow, and what reads memory along a line must look like it.
 
 from __future__ import annotations
 
+import functools
 from enum import Enum
 from typing import Any
 
@@ -68,9 +69,9 @@ def with_wrapping(stmt: Any, overflow: Overflow, *, signed: bool = False) -> Any
     Stmt
         The same object if nothing had to change.
     """
-    if overflow is Overflow.WRAPS:
-        return stmt
     in_c = overflow is Overflow.C
+    if overflow is Overflow.WRAPS or not (signed or _has_others(stmt, in_c=in_c)):
+        return stmt
     stored = tir.VarMap()
 
     def on_name(bind: tirx.Bind) -> None:
@@ -105,6 +106,28 @@ def with_wrapping(stmt: Any, overflow: Overflow, *, signed: bool = False) -> Any
     return tvm_ffi.structural_map(
         stmt, [(tirx.Bind, on_bind), (tirx.BufferStore, on_store), (tirx.IfThenElse, on_if)]
     )
+
+
+def _has_others(stmt: Any, *, in_c: bool) -> bool:
+    """Whether there is arithmetic of integers that wrap other than those of a device do.
+
+    Most kernels have signed indices and floats alone, which one visit of each operator shows.
+    """
+
+    def on_operator(e: Any) -> Any:
+        return tvm_ffi.VisitInterrupt() if _is_other(tir.dtype_of(e), in_c) else None
+
+    kinds = (*_BINARY, tirx.BitwiseNot)
+    return tvm_ffi.structural_walk(stmt, [(kinds, on_operator)]) is not None
+
+
+@functools.cache
+def _is_other(dtype: str, in_c: bool) -> bool:
+    base, _, _ = dtype.partition("x")
+    if not base.lstrip("u").startswith("int"):
+        return False
+    narrow = int(base.lstrip("uint")) < 32
+    return narrow if in_c else base.startswith("uint")
 
 
 def _wrapped(expr: Any, stored: tir.VarMap, *, in_c: bool, signed: bool) -> Any:
