@@ -12,9 +12,10 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op, PrimType, Range, Var
-from tvm.ir.expr import TensorLoad
+from tvm.ir.expr import TensorLoad, is_prim_expr
 from tvm.s_tir import SBlock
 from tvm.sym import Analyzer
+from tvm.tirx.analysis import undefined_vars
 
 __all__ = [
     "VarMap",
@@ -159,11 +160,18 @@ def loads(node: Any) -> list[TensorLoad]:
 
 
 def variables(node: Any) -> VarMap:
-    """Every variable that occurs in ``node`` (buffers included)."""
+    """Every variable that occurs in ``node`` (buffers included).
+
+    Of an expression those that it takes from outside; of anything else all, those of the shapes of
+    its buffers as well.
+    """
     if isinstance(node, tirx.IntImm):  # many indices are, or a variable: see `loads`
         return VarMap()
-    if isinstance(node, Var) and isinstance(node.ty, PrimType):
-        return VarMap([(node, True)])
+    if isinstance(node, Var):
+        if isinstance(node.ty, PrimType):
+            return VarMap([(node, True)])
+    elif is_prim_expr(node):  # a visit in Python takes fifteen times as long
+        return VarMap((var, True) for var in undefined_vars(node, []))
     present = VarMap()
 
     def visit(var: Var) -> None:
@@ -174,7 +182,9 @@ def variables(node: Any) -> VarMap:
 
 
 def contains_var(node: Any, wanted: Iterable[Var]) -> bool:
-    """Return whether any of ``wanted`` occurs in ``node``."""
+    """Return whether any of ``wanted`` occurs in ``node``, or in one of a list."""
+    if isinstance(node, list | tuple):
+        return any(contains_var(part, wanted) for part in node)
     present = variables(node)
     return any(var in present for var in wanted)
 

@@ -181,8 +181,9 @@ class _Sums:
         at = len(self.with_carry)
         alike.append((e, at))
         self.with_carry.append(_reads(e, self.carried))
-        handlers = [(tirx.Add, self._of_floats), (tirx.Sub, self._of_floats)]
-        tvm_ffi.structural_walk(e, handlers, order="pre")
+        if self.with_carry[at] and not tir.is_leaf(e):  # no other sum inside loses a carry
+            handlers = [(tirx.Add, self._of_floats), (tirx.Sub, self._of_floats)]
+            tvm_ffi.structural_walk(e, handlers, order="pre")
         return {(at,): 1.0}
 
     def _of_floats(self, e: Any) -> Any:

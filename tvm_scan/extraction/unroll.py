@@ -48,7 +48,8 @@ def _unroll(stmts: list[Any]) -> tuple[list[Any], bool]:
             is_changed = True
             for i in range(extent):
                 value = tirx.IntImm(tir.dtype_of(stmt.var), i)
-                out += _renamed_lets(rename(inner, tir.VarMap([(stmt.var, value)])))
+                copy = rename(inner, tir.VarMap([(stmt.var, value)]))
+                out += _renamed_lets(_decided(copy))
         elif isinstance(stmt, Condition):
             then, in_then = _unroll(stmt.then)
             orelse, in_else = _unroll(stmt.orelse)
@@ -57,6 +58,22 @@ def _unroll(stmts: list[Any]) -> tuple[list[Any], bool]:
         else:
             out.append(stmt)
     return out, is_changed
+
+
+def _decided(stmts: list[Any]) -> list[Any]:
+    """Of a condition on the number of an iteration alone, one side is left."""
+    out: list[Any] = []
+    for stmt in stmts:
+        if not isinstance(stmt, Condition):
+            out.append(stmt)
+            continue
+        known = tir.as_int(tir.simplify(stmt.cond))
+        then, orelse = _decided(stmt.then), _decided(stmt.orelse)
+        if known is None:
+            out.append(Condition(stmt.cond, then, orelse, stmt.origin))
+        else:
+            out += then if known else orelse
+    return out
 
 
 def _renamed_lets(stmts: list[Any]) -> list[Any]:
