@@ -13,7 +13,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from tests import ROOT, types
-from tests.support import environment
+from tests.support import environment, turns
 from tests.support.tiers import TIERS
 
 MAX_WORKERS = 4  # each worker compiles kernels, and holds TVM and torch in memory
@@ -27,6 +27,8 @@ def main(arguments: list[str]) -> int:
         rest.remove("--no-cache")
         os.environ["TVM_SCAN_TEST_CACHE"] = "off"
     os.environ["TVM_SCAN_TEST_TIER"] = tier
+    if tier == "default" and not rest:
+        os.environ.setdefault(turns.SWITCH, "on")
     environment.install()
     for check in (["check"], ["format", "--check"]):
         code = subprocess.call([sys.executable, "-m", "ruff", *check, "."], cwd=ROOT)

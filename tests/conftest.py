@@ -10,6 +10,7 @@ import pytest
 
 from tests import ROOT
 from tests.support import cusim, durations, environment, forks, quick_script, tiers
+from tests.support.turns import Turns
 
 environment.install()
 if cusim.available():
@@ -23,11 +24,19 @@ gc.set_threshold(50_000, 20, 20)
 
 HERE = ROOT / "tests"
 BEGAN = pytest.StashKey[float]()
+TURNS = pytest.StashKey[Turns | None]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--update-golden`` writes the golden files anew, to be read as a diff."""
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Look up what passed before on the same sources."""
+    turns = config.stash[TURNS] = Turns.of_this_run()
+    if turns is not None:
+        config.pluginmanager.register(turns)
 
 
 def pytest_report_header() -> str:
@@ -134,8 +143,10 @@ def pytest_terminal_summary(
         return
     terminalreporter.section("seconds and tests of each folder")
     terminalreporter.write_line(durations.as_text(found))
+    turns = config.stash[TURNS]
+    part = turns is not None and turns.passed
     chosen = config.option.keyword or config.option.markexpr or config.args != ["tests"]
-    if not chosen and not terminalreporter.stats.get("failed"):
+    if not chosen and not part and not terminalreporter.stats.get("failed"):
         wall = time.monotonic() - config.stash[BEGAN]
         durations.keep(tiers.TIER, found, wall, getattr(config.option, "numprocesses", 0) or 1)
 
