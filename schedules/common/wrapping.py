@@ -115,7 +115,7 @@ def _has_others(stmt: Any, *, in_c: bool) -> bool:
     """
 
     def on_operator(e: Any) -> Any:
-        return tvm_ffi.VisitInterrupt() if _is_other(tir.dtype_of(e), in_c) else None
+        return tvm_ffi.VisitInterrupt(e) if _is_other(tir.dtype_of(e), in_c) else None
 
     kinds = (*_BINARY, tirx.BitwiseNot)
     return tvm_ffi.structural_walk(stmt, [(kinds, on_operator)]) is not None
