@@ -12,6 +12,7 @@ from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import element_parts, sizes_of
 from tvm_scan.schedules.gpu.block.counts import tile_counts
+from tvm_scan.schedules.gpu.block.tree_counts import thread_counts
 from tvm_scan.schedules.gpu.grid.single_pass import build_single_pass
 from tvm_scan.schedules.gpu.thread.ordered_memory import is_word
 from tvm_scan.schedules.gpu.thread.plans import aligned
@@ -87,10 +88,13 @@ class SinglePass(Trees):
         # Every tile hands over its element, and reads those of half a window on average.
         looked_up = min(tiles, threads) / 2 * (words + 1) * 4
         handed = rows * tiles * (4 * words + 12)
+        again = thread_counts(self, recurrence).reduce
+        warps = rows * tiles * threads / 32
         return Work(
             moved=counts.moved + handed + rows * tiles * looked_up * CACHED,
             specials=2 * counts.specials,
-            issued=counts.issued,
+            # The tree is used a second time, over the elements of the tiles before.
+            issued=counts.issued + warps * again.issued,
             barriers=2 * counts.barriers + 2,
             shared=counts.shared,
             threads=rows * tiles * threads,
@@ -98,7 +102,7 @@ class SinglePass(Trees):
             chain=2 * counts.cycles + MEMORY,
             once=2 * MEMORY * ceil(tiles / threads),
             launches=2.0,
-            lines=counts.lines,
+            lines=counts.lines + warps * again.exchanged,
         )
 
     @classmethod

@@ -33,6 +33,8 @@ class ThreePhase(Trees):
 
     algorithm: ClassVar[str] = "three_phase"
     passes: ClassVar[int] = 2
+    # Of larger tiles fewer elements pass through the middle kernel, in which one block is at work.
+    wide_items: ClassVar[bool] = True
     threads_per_block: int = 0
     items_per_thread: int = 0
     block_tree: str = "blelloch"
@@ -80,14 +82,15 @@ class ThreePhase(Trees):
         return Work(
             moved=2 * counts.moved * 0.85 + scratch,
             specials=3 * counts.specials,
-            issued=1.7 * counts.issued,
+            issued=counts.issued + counts.issued_to_reduce,
             barriers=3 * counts.barriers,
             shared=counts.shared,
             threads=rows * counts.tiles * self.threads_per_block,
             chain=2 * counts.cycles,
-            once=chunks * (2 * MEMORY + counts.exchange_cycles),
+            once=0.0,
             launches=3.0,
-            lines=counts.lines,
+            lines=counts.lines + counts.lines_to_reduce,
+            between=chunks * (2 * MEMORY + counts.exchange_cycles),
         )
 
     def picture(self, recurrence: Recurrence) -> Picture:

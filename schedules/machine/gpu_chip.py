@@ -14,9 +14,8 @@ SPECIAL, ISSUE = 16.0, 4.0
 MEMORY, LEVEL, BARRIER, EXP = 700.0, 35.0, 40.0, 60.0
 #: Seconds of a launch after another one.
 LAUNCH = 2.5e-6
-#: In a tree, instructions around a special function; threads that a multiprocessor holds at 64
-#: registers.
-AROUND, RESIDENT = 6.0, 1024
+#: Threads that a multiprocessor holds at 64 registers.
+RESIDENT = 1024
 #: Threads, blocks and bytes of shared memory of a multiprocessor; bytes of a block beside its own.
 THREADS, BLOCKS, SHARED_BYTES, BLOCK_BYTES = 2048, 32, 228 << 10, 1 << 10
 #: Steps that the compiler overlaps in a serial loop.
@@ -40,6 +39,8 @@ class Work:
         All of them.
     chain, once : float
         Cycles that every block waits for itself; cycles that only pass once.
+    between : float
+        Cycles of kernels of few blocks, between others that wait for them.
     launches : float
         Kernels.
     lines : float
@@ -56,3 +57,4 @@ class Work:
     once: float
     launches: float
     lines: float
+    between: float = 0.0

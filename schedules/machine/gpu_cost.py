@@ -124,7 +124,7 @@ def gpu_cost(work: Work, block: Block, multiprocessors: int) -> GpuCost:
     lines = work.lines / (busy * CLOCK)
     worst = max(memory, exponentials, issue, lines, latency)
     return GpuCost(
-        seconds=worst + work.launches * LAUNCH,
+        seconds=worst + work.between / CLOCK + work.launches * LAUNCH,
         bytes=work.moved,
         work=work.issued,
         tasks=threads,

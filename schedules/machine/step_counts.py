@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -23,6 +24,8 @@ _SPECIALS = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow", "s
 _CALLS = {
     "exp": 6, "exp2": 4, "log": 14, "log2": 12, "log1p": 30, "tanh": 20, "sigmoid": 16,
     "pow": 40, "sqrt": 8, "rsqrt": 5, "fabs": 0, "if_then_else": 1, "likely": 0,
+    "isnan": 1, "bitwise_and": 1, "bitwise_or": 1, "bitwise_xor": 1, "bitwise_not": 1,
+    "shift_left": 1, "shift_right": 1,
 }  # fmt: skip
 _DIVISION = 10
 #: Instructions that are counted for any other call.
@@ -108,7 +111,7 @@ def array_bytes(buffers: Any, recurrence: Recurrence) -> float:
     return total / max(1, steps)
 
 
-def instructions_of(node: Any, *, bare: bool = False) -> float:
+def instructions_of(node: Any, *, bare: bool = False, seen: set[Any] | None = None) -> float:
     """Instructions of a statement's or expression's arithmetic, as nvcc emits them.
 
     A product and the sum that takes it are one. Accesses to memory and indices are not counted.
@@ -119,6 +122,9 @@ def instructions_of(node: Any, *, bare: bool = False) -> float:
         What to count.
     bare : bool
         Whether ``exp2`` of float32 is one instruction, as in a walk over states.
+    seen : set of StructuralKey, optional
+        What is counted already, of expressions that are computed once for all who need them; that
+        of the node is added.
     """
     total = 0.0
     skip = tvm_ffi.WalkResult.SKIP
@@ -142,6 +148,20 @@ def instructions_of(node: Any, *, bare: bool = False) -> float:
         name = (tir.call_name(call) or "").rpartition(".")[2]
         add(1.0 if bare and name == "exp2" else float(_CALLS.get(name, CALL)))
 
+    def once(handler: Callable[[Any], None]) -> Callable[[Any], Any]:
+        """What is not counted a second time, nor what is in it."""
+        if seen is None:
+            return handler
+
+        def counted(node: Any) -> Any:
+            key = tvm_ffi.StructuralKey(node)
+            if key in seen:
+                return skip
+            seen.add(key)
+            return handler(node)
+
+        return counted
+
     of_one_instruction = (
         tirx.Mul,
         tirx.Max,
@@ -152,16 +172,18 @@ def instructions_of(node: Any, *, bare: bool = False) -> float:
         tirx.LE,
         tirx.GT,
         tirx.GE,
+        tirx.EQ,
+        tirx.NE,
     )
     handlers: list[Any] = [
         (tirx.For, on_loop),
         (tirx.BufferStore, on_store),
         (TensorLoad, lambda _: skip),
-        (Call, on_call),
-        (tirx.Add, on_sum),
-        (tirx.Sub, on_sum),
-        (tirx.Div, lambda _: add(_DIVISION)),
-        *((kind, lambda _: add(1.0)) for kind in of_one_instruction),
+        (Call, once(on_call)),
+        (tirx.Add, once(on_sum)),
+        (tirx.Sub, once(on_sum)),
+        (tirx.Div, once(lambda _: add(_DIVISION))),
+        *((kind, once(lambda _: add(1.0))) for kind in of_one_instruction),
     ]
     tvm_ffi.structural_walk(node, handlers, order="pre")
     return total

@@ -35,7 +35,7 @@ from tvm_scan.schedules.machine.step_counts import (
     specials_of,
 )
 
-__all__ = ["WalkCounts", "walk_counts"]
+__all__ = ["WalkCounts", "moving_loads", "walk_counts"]
 
 #: Instructions of ``exp2_in_range``: 4 of the interval, 3 of the reduction, 6 multiply-adds, 2 of
 #: the power of two.
@@ -102,7 +102,7 @@ def _alone(recurrence: Recurrence, reduces: bool) -> WalkCounts:
     else:
         parts = [recurrence.body]
     stores = [] if reduces else _stores(recurrence)
-    loads = _moving_loads(parts, recurrence)
+    loads = moving_loads(parts, recurrence)
     computed = sum(instructions_of(part) for part in parts)
     read = sum(count for _, count in loads)
     lines = sum(count * _lines(list(load.indices), recurrence) for load, count in loads)
@@ -124,9 +124,9 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     reads = _state_reads(plan, recurrence, split, loops)
     read = sum(1 / width for _, width, _ in reads)
     own_lines = sum(lines / width for _, width, lines in reads)
-    steady = _moving_loads([outside], recurrence)
+    steady = moving_loads([outside], recurrence)
     alike = [
-        entry for entry in _moving_loads([loop_body], recurrence) if not _varies(entry[0], loops)
+        entry for entry in moving_loads([loop_body], recurrence) if not _varies(entry[0], loops)
     ]
     sent = float(len(alike) + len(_sent(split, loops)))
     sums = float(len(split.sums))
@@ -197,7 +197,7 @@ def _state_reads(
     """Loads for every state and step: elements taken at once, and lines that a warp touches."""
     tables = walk_layout(plan, recurrence, split).tables
     reads = []
-    for load, _ in _moving_loads([tir.seq([part.body for part in loops])], recurrence):
+    for load, _ in moving_loads([tir.seq([part.body for part in loops])], recurrence):
         if not _varies(load, loops):
             continue
         table = next((t for t in tables if tir.structurally_equal(t.access, load)), None)
@@ -215,8 +215,16 @@ def _state_reads(
     return reads
 
 
-def _moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorLoad, float]]:
-    """Different loads of memory that move with time, and how often a step makes each."""
+def moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorLoad, float]]:
+    """Different loads of memory that move with time, and how often a step makes each.
+
+    Parameters
+    ----------
+    parts : list of Stmt or Expr
+        Of a step.
+    recurrence : Recurrence
+        Gives the time variable.
+    """
     moving: list[tuple[TensorLoad, float]] = []
     skip, time = tvm_ffi.WalkResult.SKIP, recurrence.time.var
 

@@ -57,11 +57,14 @@ def walk_work(plan: WalkPlan, recurrence: Recurrence, rows: float, length: float
     specials += steps * part * reduce.specials
     lines += steps * part * reduce.accesses
     chain += _chain(plan, reduce, length / count, along_time)
-    once = count * (MEMORY / AHEAD + _PASS_ON) * recurrence.levels
+    between = count * (MEMORY / AHEAD + _PASS_ON) * recurrence.levels
     launches = 1.0 + 2.0 * recurrence.levels
     touched += steps * part * reduce.shared
     barriers *= 2
-    return Work(moved, specials, issued, barriers, touched, threads, chain, once, launches, lines)
+    return Work(
+        *(moved, specials, issued, barriers, touched, threads, chain, 0.0, launches, lines),
+        between=between,
+    )
 
 
 def _barriers(plan: WalkPlan, recurrence: Recurrence, length: float) -> float:
