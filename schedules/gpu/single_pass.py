@@ -17,7 +17,7 @@ from tvm_scan.schedules.gpu.grid.single_pass import build_single_pass
 from tvm_scan.schedules.gpu.thread.ordered_memory import is_word
 from tvm_scan.schedules.gpu.thread.plans import aligned
 from tvm_scan.schedules.gpu.trees import Trees
-from tvm_scan.schedules.machine.gpu_chip import CACHED, MEMORY, Work
+from tvm_scan.schedules.machine.gpu_chip import CACHED, MEMORY, GpuChip, Work
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 from tvm_scan.schedules.plan import ScanPlan
@@ -81,7 +81,7 @@ class SinglePass(Trees):
         """Shared memory of one block in bytes: the tree's, and the ticket."""
         return aligned([*self.slots_bytes(recurrence, self.threads_per_block), _TICKET])
 
-    def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
+    def work(self, recurrence: Recurrence, rows: float, steps: float, chip: GpuChip) -> Work:
         """Count what every tile hands over and looks up."""
         counts = tile_counts(self, recurrence, rows, steps)
         tiles, words, threads = counts.tiles, counts.words, self.threads_per_block

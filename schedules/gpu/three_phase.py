@@ -14,7 +14,7 @@ from tvm_scan.schedules.gpu.grid.carries import carry_threads
 from tvm_scan.schedules.gpu.grid.three_phase import build_three_phase
 from tvm_scan.schedules.gpu.thread.plans import aligned
 from tvm_scan.schedules.gpu.trees import Trees
-from tvm_scan.schedules.machine.gpu_chip import MEMORY, Work
+from tvm_scan.schedules.machine.gpu_chip import MEMORY, GpuChip, Work
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 
@@ -72,7 +72,7 @@ class ThreePhase(Trees):
             threads = max(threads, carry_threads(self, recurrence))
         return aligned([*self.slots_bytes(recurrence, threads), *self.tile_bytes(recurrence)])
 
-    def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
+    def work(self, recurrence: Recurrence, rows: float, steps: float, chip: GpuChip) -> Work:
         """Count inputs that are read twice, and the scan of the tiles' elements."""
         counts = tile_counts(self, recurrence, rows, steps)
         scratch = 16.0 * rows * counts.tiles * element_bytes(recurrence) / 4

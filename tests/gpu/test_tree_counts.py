@@ -14,6 +14,7 @@ from tests.support.cusim import nvcc
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.schedules.gpu.block.counts import tile_counts
 from tvm_scan.schedules.gpu.block.tree_counts import thread_counts
+from tvm_scan.schedules.machine.gpu_chip import H200
 
 pytestmark = [
     pytest.mark.skipif(nvcc.nvdisasm_path() is None, reason="nvdisasm is missing: no SASS to read"),
@@ -74,5 +75,7 @@ def test_counts_of_a_tree(name, tmp_path):
 def test_the_kernel_in_the_middle_is_waited_for():
     """The carries of a long row are one block's work, which takes longer the smaller the tiles."""
     found = extract(library.cumsum(1, 1 << 28))
-    small, large = (PHASES.with_(items_per_thread=n).work(found, 1.0, 2.0**28) for n in (4, 16))
+    small, large = (
+        PHASES.with_(items_per_thread=n).work(found, 1.0, 2.0**28, H200) for n in (4, 16)
+    )
     assert small.between == pytest.approx(4 * large.between)

@@ -40,6 +40,8 @@ __all__ = ["WalkCounts", "moving_loads", "walk_counts"]
 #: Instructions of ``exp2_in_range``: 4 of the interval, 3 of the reduction, 6 multiply-adds, 2 of
 #: the power of two.
 _POLYNOMIAL = 15.0
+#: Of these, products and sums.
+_PAIRED = 9.0
 #: Of a loop with four steps in it, for a step: its counter, bounds and addresses.
 _LOOP = 1.5
 #: Of the steps that a thread makes for others: keeping them, bounds, addresses.
@@ -68,6 +70,8 @@ class WalkCounts:
         Of what is read and written, each element once.
     shared : float
         Accesses of warps to shared memory.
+    paired : float
+        Instructions of all threads that are saved where one works on two numbers.
     """
 
     thread: float
@@ -76,6 +80,7 @@ class WalkCounts:
     specials: float
     bytes: float
     shared: float = 0.0
+    paired: float = 0.0
 
 
 @lru_cache(maxsize=512)
@@ -133,7 +138,8 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     # Every state's exponential in base 2, some of them by polynomials.
     exps = specials_of(loop_body)
     poly = plan.exp_share / OF * exps
-    of_state = instructions_of(loop_body, bare=True) + poly * (_POLYNOMIAL - 1)
+    ordinary = instructions_of(loop_body, bare=True) - exps
+    of_state = ordinary + exps + poly * (_POLYNOMIAL - 1)
     # Of owners together a pair of sums takes a shuffle, a sum and two choices; the rest of the
     # levels are a shuffle and a sum each, once for all of them.
     together = min(TOGETHER, shared)
@@ -167,7 +173,24 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
         split.states * (exps - poly) + specials_of(tir.seq([*split.before, *split.after])),
         array_bytes(buffers, recurrence),
         _shared_accesses(plan, recurrence, split),
+        split.states * _paired(recurrence, split, loops, ordinary - len(wide), poly),
     )
+
+
+def _paired(
+    recurrence: Recurrence, split: StateSplit, loops: tuple[Any, ...], made: float, poly: float
+) -> float:
+    """Instructions of a state that pairs save, of those that are ``made`` beside exponentials.
+
+    Of two that wait for nothing one is saved. Where memory holds the states' inputs along time, two
+    steps are a pair, of which the carries wait; else two states are, of which the sums do. See
+    ``machine.pairs``.
+    """
+    moving = moving_loads([tir.seq([part.body for part in loops])], recurrence)
+    counters = [part.loop_var for part in loops]
+    by_states = any(tir.contains_var(load.indices[-1], counters) for load, _ in moving)
+    waiting = len(split.sums) if by_states else len(split.dims)
+    return max(0.0, made - waiting + poly * _PAIRED) / 2
 
 
 def _shared_accesses(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> float:
