@@ -89,7 +89,7 @@ def _mamba(dtype: str) -> Callable[[Recurrence, Machine], float]:
         lanes = prod(known_extent(lane.extent) for lane in found.lanes)
         states = max(prod(int(a.extent) for a in c.state_axes) for c in found.carries)
         elements = lanes * states * known_extent(found.time.extent)
-        return predicted(row, elements, row["bytes"], 1)["seconds"]
+        return 1e-6 * predicted(row, elements, row["bytes"], 1)["seconds"]
 
     return seconds
 

@@ -7,16 +7,20 @@ import pytest
 from tvm import tirx
 from tvm.target import Target
 
+from bench.machine_code import counted
+from bench.machine_code_cases import parts_of
+from bench.machine_code_peers import compiled
 from bench.tuned_torch import torch_loop
 from tests.support import cusim
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emit_cuda, run_cuda
 from tests.support.cusim import nvcc
 from tests.support.library_runs import error_bound
 from tests.support.selective_walks import CHANNELS, PLANS, STATES, inputs
-from tvm_scan import library, parallelize, tir
+from tvm_scan import extract, library, parallelize, tir
 from tvm_scan.library import LIBRARY
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.machine.pairs import in_pairs, step
 
 SM_100 = Target({**dict(CUDA_TARGET.export()), "arch": "sm_100"})
@@ -140,3 +144,20 @@ def test_machine_code_has_them():
     func = library.selective_scan(8, 2048, 2048, 16)
     code = nvcc.sass(emit_cuda(parallelize(func, SM_100, PLANS["two threads"])), "sm_100")
     assert code.count("FFMA2") >= 8 * 8 and code.count("FMUL2") >= 8 * 8
+
+
+@pytest.mark.skipif(nvcc.nvdisasm_path() is None, reason="needs nvcc and nvdisasm")
+@pytest.mark.parametrize("plan", ["two threads", "polynomials"])
+def test_what_pairs_save_is_counted(plan, tmp_path):
+    """The cost model's instructions of a thread are those of the machine code within a tenth."""
+    func, chosen = library.selective_scan(8, 2048, 2048, STATES), PLANS[plan]
+    found, elements = extract(func), 8 * 2048 * 2048 * STATES
+    source = tmp_path / "kernel.cu"
+    source.write_text(emit_cuda(parallelize(func, SM_100, chosen)))
+    code = compiled(source, tmp_path, [], "sm_100")
+    row = counted(code, parts_of(chosen, found), chosen.threads_per_block, stored=4 / STATES)
+    separate, made = (
+        chosen.cost(found, Machine.of(target)).work * 32 / elements
+        for target in (CUDA_TARGET, SM_100)
+    )
+    assert made == pytest.approx(row["instructions"], rel=0.1) and made < 0.9 * separate
