@@ -168,11 +168,12 @@ def _ours(case: Case, folder: Path) -> list[dict[str, Any]]:
 def _in_pairs(case: Case, folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Rows of a walk on sm_100: of separate steps, and of pairs of numbers; none of others.
 
-    Both are of the default plan for sm_100.
+    Both are of the default plan for sm_100; of one in chunks, of the walk over them.
     """
     plan, recurrence = default_of(case, LATER)
     if plan.algorithm != "lanes":
         return {}
+    plan = plan.with_(chunks=0)
     targets = {"separate": TARGET, "in pairs": LATER}
     return {
         how: _compiled_for(case, folder, on, "sm_100", (plan, recurrence))

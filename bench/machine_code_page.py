@@ -38,10 +38,10 @@ _WHY = {
         "lane takes fewer instructions (the next table), but at this batch leaves one warp of 512 "
         "to each of 528 schedulers, which then issues at the distances of a warp alone: "
         "{alone:.0f} us, against {together:.0f} of two warps that fill each other's. The two "
-        "threads of a lane divide the part of a step that its states share: each makes four steps of "
-        "eight, and sends two numbers of each, which is a quarter of an instruction for an element. "
-        "Six accesses to shared memory would do for these sixteen shuffles, 0.14 instructions less, "
-        "which is not what two threads take beyond one: they are left."
+        "threads of a lane divide the part of a step that its states share: each makes four steps "
+        "of eight, and sends two numbers of each, which is a quarter of an instruction for an "
+        "element. Six accesses to shared memory would do for these sixteen shuffles, 0.14 "
+        "instructions less, which is not what two threads take beyond one: they are left."
     ),
     "selective 64 x 2048 x 2048 x 16": (
         "With more channels than the chip has threads to spare, a thread has all states of its "
@@ -120,7 +120,8 @@ where memory holds their inputs along time, and else for two states of a step
 (`schedules/machine/pairs.py`). What waits for the step before, as the carry, and sums over the
 states of a step keep their order, and are made one by one. The plans are the defaults for sm_100,
 predicted for a B200 with pairs. The instructions that are saved leave room for some exponentials by
-polynomials (`exp_share`), whose products and sums are pairs, too.
+polynomials (`exp_share`), whose products and sums are pairs, too. Of a plan in chunks of time the walk
+over one is counted and predicted.
 """
 _TAIL = """## What is not there
 
