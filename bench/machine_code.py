@@ -31,6 +31,7 @@ from tests.support.cuda_harness import emit_cuda
 from tests.support.cusim.nvcc import Resources, nvdisasm_path
 from tvm_scan import ScanPlan, parallelize
 from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.sizes import known_extent, known_rows
 from tvm_scan.schedules.machine.device import compute_capability
 from tvm_scan.schedules.machine.gpu_chip import BLOCK_BYTES, H200, GpuChip, Work, gpu_chip_of
 from tvm_scan.schedules.machine.gpu_cost import Block, gpu_cost
@@ -127,7 +128,12 @@ def _stored(made: Pass) -> float:
 
 
 def predicted(
-    row: dict[str, Any], elements: int, moved: float, launches: int, chip: GpuChip = H200
+    row: dict[str, Any],
+    elements: int,
+    moved: float,
+    launches: int,
+    chip: GpuChip = H200,
+    between: float = 0.0,
 ) -> dict[str, float]:
     """Bounds of the cost model, of what was counted.
 
@@ -143,6 +149,8 @@ def predicted(
         Kernels.
     chip : GpuChip
         On what.
+    between : float
+        See ``Work``.
 
     Returns
     -------
@@ -154,6 +162,7 @@ def predicted(
         elements * row["mufu"],
         elements * row["instructions"] / 32,
         *(0.0, 0.0, _MANY, 0.0, 0.0, float(launches), 0.0),
+        between=between,
     )
     cost = gpu_cost(work, Block(128, 128, 0, 1e3), chip)
     bounds = {"memory": cost.memory, "exp": cost.exponentials, "issue": cost.issue}
@@ -195,13 +204,16 @@ def _compiled_for(
     code, parts = compiled(source, folder, [], arch), parts_of(plan, recurrence)
     # Of three phases, what the second kernel reads is small; the inputs are read twice.
     launches = 3 if plan.algorithm == "three_phase" else 1
+    sizes = float(known_rows(recurrence)), float(known_extent(recurrence.time.extent))
+    between = fields.work(recurrence, *sizes, H200).between
     moved = case.bytes + (case.bytes - case.stored if launches == 3 else 0.0)
     chip = gpu_chip_of(compute_capability(arch))
     rows = []
     for who, few in (("ours", False), (EQUAL_STEPS, True)):
         row = counted(code, parts, fields.threads_per_block, case.stored, few_special=few)
         row |= {"who": who, "plan": str(plan), "threads": fields.threads_per_block, "bytes": moved}
-        rows.append(row | {"predicted": predicted(row, case.elements, moved, launches, chip)})
+        bounds = predicted(row, case.elements, moved, launches, chip, between)
+        rows.append(row | {"predicted": bounds})
     return rows if rows[1]["mufu"] < rows[0]["mufu"] else rows[:1]
 
 

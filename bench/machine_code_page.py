@@ -73,7 +73,8 @@ _WHY = {
         "Ours counts the kernel that reduces and the one that replays: the row is read twice, "
         "which is what the time is lost by, and why the sums and the addresses count twice. Each "
         "has one barrier for 16 steps of a thread, CUB's has five for 24. `single_pass` reads it "
-        "once, and is no default before it has run on a GPU."
+        "once, and is no default before it has run on a GPU. The prediction has the kernel between "
+        "the two, which is of one block."
     ),
     "affine 1 x 2^27": (
         "As of the sum, the row is read twice. CUB's functor keeps rows apart, of which there is "
@@ -120,8 +121,8 @@ where memory holds their inputs along time, and else for two states of a step
 (`schedules/machine/pairs.py`). What waits for the step before, as the carry, and sums over the
 states of a step keep their order, and are made one by one. The plans are the defaults for sm_100,
 predicted for a B200 with pairs. The instructions that are saved leave room for some exponentials by
-polynomials (`exp_share`), whose products and sums are pairs, too. Of a plan in chunks of time the walk
-over one is counted and predicted.
+polynomials (`exp_share`), whose products and sums are pairs, too. Of a plan in chunks of time the
+walk over one is counted and predicted.
 """
 _TAIL = """## What is not there
 
