@@ -50,7 +50,7 @@ class Trees(TreePlan):
     Attributes
     ----------
     wide_items : bool
-        Whether twice as many items of a thread are worth a look by default.
+        Whether twice as many items of a thread are worth a look by default, of small elements.
     """
 
     wide_items: ClassVar[bool] = False
@@ -258,7 +258,7 @@ class Trees(TreePlan):
             large = threads > 128 and size > 4 * _SMALL_WORDS
             if few or large:
                 continue
-            for each in (items, 2 * items) if cls.wide_items and known else (items,):
+            for each in (items, 2 * items) if cls.wide_items and items == 8 else (items,):
                 plan: Any = cls.of(
                     cls.device,
                     cls.algorithm,

@@ -17,7 +17,15 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import known_extent
 
-__all__ = ["CALL", "StepCost", "array_bytes", "instructions_of", "specials_of", "step_cost"]
+__all__ = [
+    "CALL",
+    "StepCost",
+    "array_bytes",
+    "instructions_of",
+    "moving_loads",
+    "specials_of",
+    "step_cost",
+]
 
 _SPECIALS = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow", "sqrt", "rsqrt")
 #: Instructions that nvcc makes of a call, and of a division, without fast math.
@@ -151,7 +159,7 @@ def instructions_of(node: Any, *, bare: bool = False, seen: set[Any] | None = No
         add(1.0 if bare and name == "exp2" else float(_CALLS.get(name, CALL)))
 
     def once(handler: Callable[[Any], None]) -> Callable[[Any], Any]:
-        """What is not counted a second time, nor what is in it."""
+        """Return a handler that passes over what is counted, and what is in it."""
         if seen is None:
             return handler
 
@@ -189,3 +197,34 @@ def instructions_of(node: Any, *, bare: bool = False, seen: set[Any] | None = No
     ]
     tvm_ffi.structural_walk(node, handlers, order="pre")
     return total
+
+
+def moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorLoad, float]]:
+    """Different loads of memory that move with time, and how often a step makes each.
+
+    Parameters
+    ----------
+    parts : list of Stmt or Expr
+        Of a step.
+    recurrence : Recurrence
+        Gives the time variable.
+    """
+    moving: list[tuple[TensorLoad, float]] = []
+    skip, time = tvm_ffi.WalkResult.SKIP, recurrence.time.var
+
+    def walk(node: Any, times: float) -> None:
+        def on_loop(loop: tirx.For) -> Any:
+            walk(loop.body, times * known_extent(loop.extent))
+            return skip
+
+        def on_load(load: TensorLoad) -> None:
+            if str(load.source.scope()) == "local" or not tir.contains_var(load, [time]):
+                return
+            if not any(tir.structurally_equal(load, other) for other, _ in moving):
+                moving.append((load, times))
+
+        tvm_ffi.structural_walk(node, [(tirx.For, on_loop), (TensorLoad, on_load)], order="pre")
+
+    for part in parts:
+        walk(part, 1.0)
+    return moving

@@ -78,7 +78,7 @@ def extract(func: tirx.PrimFunc) -> Recurrence | Refusal:
 
 
 def most_telling(refusals: Sequence[Refusal]) -> Refusal:
-    """Of one refusal or more, the first of a nest that carries something, else the first."""
+    """Return the first refusal of a nest that carries something, else the first of all."""
     plain = (RefusalKind.NO_RECURRENCE, RefusalKind.REDUCTION)
     telling = [refusal for refusal in refusals if refusal.kind not in plain]
     return (telling or list(refusals))[0]

@@ -24,10 +24,9 @@ from tvm_scan.schedules.gpu.shared.layout import along_time, streams_of
 from tvm_scan.schedules.gpu.thread.banks import WARP
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 from tvm_scan.schedules.gpu.thread.vector_access import steady_stores, vector_access
-from tvm_scan.schedules.gpu.walk.counts import moving_loads
 from tvm_scan.schedules.gpu.warp.formulas import cheaper, watched
 from tvm_scan.schedules.gpu.warp.tree import in_turn, is_ahead, selects
-from tvm_scan.schedules.machine.step_counts import instructions_of
+from tvm_scan.schedules.machine.step_counts import instructions_of, moving_loads
 
 __all__ = ["ThreadCounts", "TreeCounts", "thread_counts"]
 
@@ -51,7 +50,7 @@ _GUARD = 3.5
 
 @dataclass(frozen=True)
 class TreeCounts:
-    """What a thread does for one tile, beside its steps.
+    """Work of a thread for one tile, beside its steps.
 
     Attributes
     ----------
@@ -65,11 +64,11 @@ class TreeCounts:
     exchanged: float = 0.0
 
     def and_(self, issued: float = 0.0, exchanged: float = 0.0) -> TreeCounts:
-        """These and some more: so many that exchange, and others."""
+        """Return these and some more: so many that exchange, and others."""
         return TreeCounts(self.issued + issued + exchanged, self.exchanged + exchanged)
 
     def plus(self, other: TreeCounts) -> TreeCounts:
-        """Both."""
+        """Return both together."""
         return TreeCounts(self.issued + other.issued, self.exchanged + other.exchanged)
 
 
@@ -165,7 +164,7 @@ def _total(parts: Iterable[Any]) -> float:
 
 
 def _extend(group: Group, recurrence: Recurrence) -> float:
-    """To follow an element by one step, which every cell lifts for itself."""
+    """Instructions that follow an element by one step, which every cell lifts for itself."""
     algebra, lifted = group.algebra, group.algebra.lift()
     extended = algebra.extend(_names(group, "e"), _names(group, "s"))
     once = _total(extended) + _total(lifted)
@@ -178,7 +177,7 @@ def _extend(group: Group, recurrence: Recurrence) -> float:
 
 @dataclass(frozen=True)
 class _Level:
-    """Of the elements of a level: words, parts, and instructions to combine and to apply them.
+    """Elements of a level: words, parts, and instructions to combine and to apply them.
 
     ``careful`` combines by the formulas that are exact wherever the loop is.
     """
@@ -208,7 +207,7 @@ class _Level:
 
 
 def _tree(plan: TreePlan, recurrence: Recurrence, level: int) -> tuple[TreeCounts, TreeCounts]:
-    """The tree with the carries before every thread, and its aggregate alone."""
+    """Counts of the tree with the carries before every thread, and of its aggregate alone."""
     one, threads = _Level.of(recurrence, level), plan.threads_per_block
     doublings, none = log2(threads), TreeCounts()
     each = one.careful + _IN_SHARED + (_BRANCH if one.parts > 1 else 0.0)

@@ -18,7 +18,6 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.common.state_reduction import StateReduction, reduction_of
 from tvm_scan.schedules.common.state_split import StateSplit, split_of
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout
@@ -32,10 +31,11 @@ from tvm_scan.schedules.machine.step_counts import (
     CALL,
     array_bytes,
     instructions_of,
+    moving_loads,
     specials_of,
 )
 
-__all__ = ["WalkCounts", "moving_loads", "walk_counts"]
+__all__ = ["WalkCounts", "walk_counts"]
 
 #: Instructions of ``exp2_in_range``: 4 of the interval, 3 of the reduction, 6 multiply-adds, 2 of
 #: the power of two.
@@ -236,37 +236,6 @@ def _state_reads(
             lines = max(1.0, split.states * size / _LINE)
         reads.append((load, width, lines))
     return reads
-
-
-def moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorLoad, float]]:
-    """Different loads of memory that move with time, and how often a step makes each.
-
-    Parameters
-    ----------
-    parts : list of Stmt or Expr
-        Of a step.
-    recurrence : Recurrence
-        Gives the time variable.
-    """
-    moving: list[tuple[TensorLoad, float]] = []
-    skip, time = tvm_ffi.WalkResult.SKIP, recurrence.time.var
-
-    def walk(node: Any, times: float) -> None:
-        def on_loop(loop: tirx.For) -> Any:
-            walk(loop.body, times * known_extent(loop.extent))
-            return skip
-
-        def on_load(load: TensorLoad) -> None:
-            if str(load.source.scope()) == "local" or not tir.contains_var(load, [time]):
-                return
-            if not any(tir.structurally_equal(load, other) for other, _ in moving):
-                moving.append((load, times))
-
-        tvm_ffi.structural_walk(node, [(tirx.For, on_loop), (TensorLoad, on_load)], order="pre")
-
-    for part in parts:
-        walk(part, 1.0)
-    return moving
 
 
 def _lines(indices: list[Any], recurrence: Recurrence) -> float:
