@@ -105,12 +105,10 @@ class ThreadCounts:
 @lru_cache(maxsize=512)
 def thread_counts(plan: TreePlan, recurrence: Recurrence) -> ThreadCounts:
     """Count what a thread of a tree plan does."""
-    loads = moving_loads([recurrence.body], recurrence)
-    staged = sum(1 / _lanes(plan, load, recurrence) for load, times in loads if times == 1)
-    # What has its own value for every state is read where it is used.
-    read = sum(times for _, times in loads if times > 1)
-    extend = sum(_extend(group, recurrence) for group in recurrence.groups)
-    load, stores = staged + shared_accesses(plan, recurrence), _stores(plan, recurrence)
+    step = _step(recurrence)
+    staged = sum(1 / _lanes(plan, load, recurrence) for load in step.loads)
+    stores = step.others + sum(1 / _lanes(plan, store, recurrence) for store in step.stores)
+    load = staged + shared_accesses(plan, recurrence)
     if tir.as_int(recurrence.time.extent) is None:
         # Where a length is not known, every access asks whether it is inside; so do the block's.
         asks = _GUARD * (1 if plan.block_load == "direct" else 2 if plan.stages == 1 else 3)
@@ -125,8 +123,8 @@ def thread_counts(plan: TreePlan, recurrence: Recurrence) -> ThreadCounts:
     levels = [_tree(plan, recurrence, level) for level in range(recurrence.levels)]
     return ThreadCounts(
         load=load,
-        extend=extend,
-        step=instructions_of(recurrence.body) + read + stores,
+        extend=step.extend,
+        step=step.made + stores,
         scan=reduce(TreeCounts.plus, (scan for scan, _ in levels)),
         reduce=reduce(TreeCounts.plus, (total for _, total in levels)),
         around=around,
@@ -141,13 +139,32 @@ def _lanes(plan: TreePlan, access: Any, recurrence: Recurrence) -> int:
     return vector_access(buffer, list(access.indices), recurrence, plan.items_per_thread).lanes
 
 
-def _stores(plan: TreePlan, recurrence: Recurrence) -> float:
-    """Stores of a step."""
-    steady = steady_stores(recurrence)
-    stored = tir.buffers_stored(recurrence.body)
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """Parts of a step: loads and stores that it makes once, other stores; to make, to reduce it."""
+
+    loads: tuple[TensorLoad, ...]
+    stores: tuple[tirx.BufferStore, ...]
+    others: float
+    made: float
+    extend: float
+
+
+@lru_cache(maxsize=64)
+def _step(recurrence: Recurrence) -> _Step:
+    loads = moving_loads([recurrence.body], recurrence)
+    # What has its own value for every state is read where it is used.
+    read = sum(times for _, times in loads if times > 1)
+    steady, stored = steady_stores(recurrence), tir.buffers_stored(recurrence.body)
     others = [b for b in recurrence.outputs if b in stored]
     others = [b for b in others if not any(b.same_as(store.buffer) for store in steady)]
-    return len(others) + sum(1 / _lanes(plan, store, recurrence) for store in steady)
+    return _Step(
+        tuple(load for load, times in loads if times == 1),
+        tuple(steady),
+        float(len(others)),
+        instructions_of(recurrence.body) + read,
+        sum(_extend(group, recurrence) for group in recurrence.groups),
+    )
 
 
 def _names(group: Group, prefix: str) -> tuple[Any, ...]:
@@ -188,27 +205,28 @@ class _Level:
     careful: float
     apply: float
 
-    @staticmethod
-    def of(recurrence: Recurrence, level: int) -> _Level:
-        words, parts, made = 0.0, 0.0, [0.0, 0.0, 0.0]
-        for group in recurrence.groups:
-            if group.level != level:
-                continue
-            cells, plain = _cells(group, recurrence), group.algebra
-            fast = cheaper(plain) if watched(recurrence, level) else plain
-            earlier, later = _names(group, "e"), _names(group, "l")
-            carries = tuple(tirx.Var(f"c{i}", recurrence.carries[i].dtype) for i in group.carries)
-            words += cells * sum(max(1, tir.byte_size(d) // 4) for d in plain.dtypes)
-            parts += cells * len(plain.dtypes)
-            made[0] += cells * _total(fast.combine(earlier, later))
-            made[1] += cells * _total(plain.combine(earlier, later))
-            made[2] += cells * _total(fast.apply(later, carries))
-        return _Level(words, parts, *made)
+
+@lru_cache(maxsize=64)
+def _level(recurrence: Recurrence, level: int) -> _Level:
+    words, parts, made = 0.0, 0.0, [0.0, 0.0, 0.0]
+    for group in recurrence.groups:
+        if group.level != level:
+            continue
+        cells, plain = _cells(group, recurrence), group.algebra
+        fast = cheaper(plain) if watched(recurrence, level) else plain
+        earlier, later = _names(group, "e"), _names(group, "l")
+        carries = tuple(tirx.Var(f"c{i}", recurrence.carries[i].dtype) for i in group.carries)
+        words += cells * sum(max(1, tir.byte_size(d) // 4) for d in plain.dtypes)
+        parts += cells * len(plain.dtypes)
+        made[0] += cells * _total(fast.combine(earlier, later))
+        made[1] += cells * _total(plain.combine(earlier, later))
+        made[2] += cells * _total(fast.apply(later, carries))
+    return _Level(words, parts, *made)
 
 
 def _tree(plan: TreePlan, recurrence: Recurrence, level: int) -> tuple[TreeCounts, TreeCounts]:
     """Counts of the tree with the carries before every thread, and of its aggregate alone."""
-    one, threads = _Level.of(recurrence, level), plan.threads_per_block
+    one, threads = _level(recurrence, level), plan.threads_per_block
     doublings, none = log2(threads), TreeCounts()
     each = one.careful + _IN_SHARED + (_BRANCH if one.parts > 1 else 0.0)
     if plan.block_tree == "kogge_stone":

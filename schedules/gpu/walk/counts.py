@@ -173,22 +173,21 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
         split.states * (exps - poly) + specials_of(tir.seq([*split.before, *split.after])),
         array_bytes(buffers, recurrence),
         _shared_accesses(plan, recurrence, split),
-        split.states * _paired(recurrence, split, loops, ordinary - len(wide), poly),
+        split.states * _paired(split, loops, reads, ordinary - len(wide), poly),
     )
 
 
 def _paired(
-    recurrence: Recurrence, split: StateSplit, loops: tuple[Any, ...], made: float, poly: float
+    split: StateSplit, loops: tuple[Any, ...], reads: list[Any], made: float, poly: float
 ) -> float:
     """Instructions of a state that pairs save, of those that are ``made`` beside exponentials.
 
-    Of two that wait for nothing one is saved. Where memory holds the states' inputs along time, two
-    steps are a pair, of which the carries wait; else two states are, of which the sums do. See
+    Of two that wait for nothing one is saved. Where memory holds what the states read along time,
+    two steps are a pair, of which the carries wait; else two states are, of which the sums do. See
     ``machine.pairs``.
     """
-    moving = moving_loads([tir.seq([part.body for part in loops])], recurrence)
     counters = [part.loop_var for part in loops]
-    by_states = any(tir.contains_var(load.indices[-1], counters) for load, _ in moving)
+    by_states = any(tir.contains_var(load.indices[-1], counters) for load, *_ in reads)
     waiting = len(split.sums) if by_states else len(split.dims)
     return max(0.0, made - waiting + poly * _PAIRED) / 2
 
