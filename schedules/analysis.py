@@ -101,14 +101,14 @@ def finding_at(func: tirx.PrimFunc, nest: Any) -> Finding:
 
 def first_loop(func: tirx.PrimFunc) -> Finding:
     """Return the first recurrence of a function, else its first delta rule, else the refusal."""
-    analysis, refused = analyse(func), []
-    for nest in analysis.nests:
-        found = extract_nest(analysis.func, nest)
+    refused = []
+    for nest in root_nests(func):
+        found = extract_nest(func, nest)
         if isinstance(found, Recurrence):
             return found
         refused.append((nest, found))
     for nest, refusal in refused:
-        delta = as_delta(analysis.func, nest, refusal)
+        delta = as_delta(func, nest, refusal)
         if isinstance(delta, DeltaRule):
             return delta
     return most_telling([refusal for _, refusal in refused])
