@@ -29,12 +29,14 @@ from bench.sass import Pass, kernels
 from bench.timing import machine
 from tests.support.cuda_harness import emit_cuda
 from tests.support.cusim.nvcc import Resources, nvdisasm_path
-from tvm_scan import parallelize
-from tvm_scan.schedules.machine.gpu_chip import BLOCK_BYTES, BLOCKS, SHARED_BYTES, THREADS, Work
+from tvm_scan import ScanPlan, parallelize
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.common.sizes import known_extent, known_rows
+from tvm_scan.schedules.machine.device import compute_capability
+from tvm_scan.schedules.machine.gpu_chip import BLOCK_BYTES, H200, GpuChip, Work, gpu_chip_of
 from tvm_scan.schedules.machine.gpu_cost import Block, gpu_cost
-from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = ["counted", "main", "occupancy"]
+__all__ = ["counted", "main", "occupancy", "predicted"]
 
 #: Registers of a multiprocessor; a warp gets them by 8 for a thread.
 _REGISTERS, _BY = 65536, 8
@@ -53,9 +55,9 @@ def occupancy(taken: Resources, threads: int) -> float:
         Of a block.
     """
     registers = -(-taken.registers // _BY) * _BY * threads
-    by_memory = SHARED_BYTES // (taken.shared_bytes + BLOCK_BYTES)
-    blocks = min(BLOCKS, THREADS // threads, by_memory, _REGISTERS // registers)
-    return blocks * threads / THREADS
+    by_memory = H200.shared_bytes // (taken.shared_bytes + BLOCK_BYTES)
+    blocks = min(H200.blocks, H200.threads // threads, by_memory, _REGISTERS // registers)
+    return blocks * threads / H200.threads
 
 
 def counted(
@@ -125,15 +127,44 @@ def _stored(made: Pass) -> float:
     return Pass(0, type(made.opcodes)(stores)).bytes
 
 
-def _predicted(row: dict[str, Any], elements: int, moved: float, launches: int) -> dict[str, float]:
-    """Bounds of the cost model in microseconds, of what was counted."""
+def predicted(
+    row: dict[str, Any],
+    elements: int,
+    moved: float,
+    launches: int,
+    chip: GpuChip = H200,
+    between: float = 0.0,
+) -> dict[str, float]:
+    """Bounds of the cost model, of what was counted.
+
+    Parameters
+    ----------
+    row : dict
+        Of ``counted``.
+    elements : int
+        All of them.
+    moved : float
+        Bytes of memory for each.
+    launches : int
+        Kernels.
+    chip : GpuChip
+        On what.
+    between : float
+        See ``Work``.
+
+    Returns
+    -------
+    dict
+        Microseconds by bound.
+    """
     work = Work(
         elements * moved,
         elements * row["mufu"],
         elements * row["instructions"] / 32,
         *(0.0, 0.0, _MANY, 0.0, 0.0, float(launches), 0.0),
+        between=between,
     )
-    cost = gpu_cost(work, Block(128, 128, 0, 1e3), Machine.of(TARGET).multiprocessors)
+    cost = gpu_cost(work, Block(128, 128, 0, 1e3), chip)
     bounds = {"memory": cost.memory, "exp": cost.exponentials, "issue": cost.issue}
     return {name: 1e6 * s for name, s in {**bounds, "seconds": cost.seconds}.items()}
 
@@ -144,27 +175,45 @@ def _ours(case: Case, folder: Path) -> list[dict[str, Any]]:
 
 
 def _in_pairs(case: Case, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Rows of a walk on sm_100: of separate steps, and of pairs of numbers; none of others."""
-    if default_of(case)[0].algorithm != "lanes":
+    """Rows of a walk on sm_100: of separate steps, and of pairs of numbers; none of others.
+
+    Both are of the default plan for sm_100; of one in chunks, of the walk over them.
+    """
+    plan, recurrence = default_of(case, LATER)
+    if plan.algorithm != "lanes":
         return {}
+    plan = plan.with_(chunks=0)
     targets = {"separate": TARGET, "in pairs": LATER}
-    return {how: _compiled_for(case, folder, on, "sm_100") for how, on in targets.items()}
+    return {
+        how: _compiled_for(case, folder, on, "sm_100", (plan, recurrence))
+        for how, on in targets.items()
+    }
 
 
-def _compiled_for(case: Case, folder: Path, target: Target, arch: str) -> list[dict[str, Any]]:
-    plan, recurrence = default_of(case)
+def _compiled_for(
+    case: Case,
+    folder: Path,
+    target: Target,
+    arch: str,
+    choice: tuple[ScanPlan, Recurrence] | None = None,
+) -> list[dict[str, Any]]:
+    plan, recurrence = choice or default_of(case)
     fields: Any = plan
     source = folder / "ours.cu"
     source.write_text(emit_cuda(parallelize(case.make(), target, plan)))
     code, parts = compiled(source, folder, [], arch), parts_of(plan, recurrence)
     # Of three phases, what the second kernel reads is small; the inputs are read twice.
     launches = 3 if plan.algorithm == "three_phase" else 1
+    sizes = float(known_rows(recurrence)), float(known_extent(recurrence.time.extent))
+    between = fields.work(recurrence, *sizes, H200).between
     moved = case.bytes + (case.bytes - case.stored if launches == 3 else 0.0)
+    chip = gpu_chip_of(compute_capability(arch))
     rows = []
     for who, few in (("ours", False), (EQUAL_STEPS, True)):
         row = counted(code, parts, fields.threads_per_block, case.stored, few_special=few)
         row |= {"who": who, "plan": str(plan), "threads": fields.threads_per_block, "bytes": moved}
-        rows.append(row | {"predicted": _predicted(row, case.elements, moved, launches)})
+        bounds = predicted(row, case.elements, moved, launches, chip, between)
+        rows.append(row | {"predicted": bounds})
     return rows if rows[1]["mufu"] < rows[0]["mufu"] else rows[:1]
 
 
@@ -179,8 +228,8 @@ def rows_of(case: Case, peers: Path | None, folder: Path) -> list[dict[str, Any]
             rows.append(row | {"missing": str(reason)})
             continue
         row |= counted(code, peer.parts, peer.threads, case.stored)
-        predicted = _predicted(row, case.elements, peer.bytes, peer.launches)
-        rows.append(row | {"predicted": predicted})
+        bounds = predicted(row, case.elements, peer.bytes, peer.launches)
+        rows.append(row | {"predicted": bounds})
     return rows
 
 

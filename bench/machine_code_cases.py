@@ -143,10 +143,10 @@ def parts_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[Part, ...]:
     raise ValueError(f"bench.machine_code: expected a walk of shared lanes or tiles, found {plan}")
 
 
-def default_of(case: Case) -> tuple[ScanPlan, Recurrence]:
-    """The default plan of a case on an H200, and its recurrence."""
+def default_of(case: Case, target: Target = TARGET) -> tuple[ScanPlan, Recurrence]:
+    """The default plan of a case, on an H200 if not said, and its recurrence."""
     recurrence = extract(case.make())
-    return default_plan(TARGET, recurrence), recurrence
+    return default_plan(target, recurrence), recurrence
 
 
 _STEPS = 16
@@ -284,6 +284,22 @@ CASES: dict[str, Case] = {
                 (Part(r"DeviceScanKernel.*PKfPf", (), whole=True),),
                 128,
                 8,
+                2,
+            ),
+        ),
+    ),
+    "affine 1 x 2^27": Case(
+        lambda: affine(1, 1 << 27, "float32"),
+        1 << 27,
+        12,
+        4,
+        (
+            Peer(
+                "CUB `DeviceScan`, look-back",
+                "peers",
+                (Part(r"DeviceScanKernel.*Combine", (), whole=True),),
+                128,
+                12,
                 2,
             ),
         ),

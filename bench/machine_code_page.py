@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.origin import origin
-from tvm_scan.schedules.machine.gpu_chip import CLOCK
+from tvm_scan.schedules.machine.gpu_chip import H200
 
 __all__ = ["EQUAL_STEPS", "page"]
 
@@ -37,7 +37,11 @@ _WHY = {
         "and C, are the registers, the shared memory and with them the occupancy. One thread for a "
         "lane takes fewer instructions (the next table), but at this batch leaves one warp of 512 "
         "to each of 528 schedulers, which then issues at the distances of a warp alone: "
-        "{alone:.0f} us, against {together:.0f} of two warps that fill each other's."
+        "{alone:.0f} us, against {together:.0f} of two warps that fill each other's. The two "
+        "threads of a lane divide the part of a step that its states share: each makes four steps "
+        "of eight, and sends two numbers of each, which is a quarter of an instruction for an "
+        "element. Six accesses to shared memory would do for these sixteen shuffles, 0.14 "
+        "instructions less, which is not what two threads take beyond one: they are left."
     ),
     "selective 64 x 2048 x 2048 x 16": (
         "With more channels than the chip has threads to spare, a thread has all states of its "
@@ -67,9 +71,14 @@ _WHY = {
     ),
     "cumsum 1 x 2^28": (
         "Ours counts the kernel that reduces and the one that replays: the row is read twice, "
-        "which is what the time is lost by, and why the sums, the trees' shuffles and barriers and "
-        "the addresses count twice. `single_pass` reads it once, and is no default before it has "
-        "run on a GPU."
+        "which is what the time is lost by, and why the sums and the addresses count twice. Each "
+        "has one barrier for 16 steps of a thread, CUB's has five for 24. `single_pass` reads it "
+        "once, and is no default before it has run on a GPU. The prediction has the kernel between "
+        "the two, which is of one block."
+    ),
+    "affine 1 x 2^27": (
+        "As of the sum, the row is read twice. CUB's functor keeps rows apart, of which there is "
+        "one (`bench/gpu_peers.cu`), and reads cells one by one."
     ),
     "rwkv6 32 x 1024 x 64 x 64": (
         "fla's recurrent kernel divides a head among four programs, two of which have the same "
@@ -110,7 +119,10 @@ From sm_100 on `fma.rn.f32x2`, `mul` and `add` work on two float32 at once, each
 itself (ptxas: FFMA2, FMUL2, FADD2). Our walks take them for two steps that follow one another,
 where memory holds their inputs along time, and else for two states of a step
 (`schedules/machine/pairs.py`). What waits for the step before, as the carry, and sums over the
-states of a step keep their order, and are made one by one. The plans are those of sm_90 above.
+states of a step keep their order, and are made one by one. The plans are the defaults for sm_100,
+predicted for a B200 with pairs. The instructions that are saved leave room for some exponentials by
+polynomials (`exp_share`), whose products and sums are pairs, too. Of a plan in chunks of time the
+walk over one is counted and predicted.
 """
 _TAIL = """## What is not there
 
@@ -142,7 +154,7 @@ def _alone(cases: dict[str, list[dict[str, Any]]]) -> dict[str, float]:
     Of exponents in equal steps, 2048 steps of 16 states.
     """
     one, two = (cases.get(f"selective {b} x 2048 x 2048 x 16", [{}, {}])[1] for b in (64, 8))
-    each = 2048 * 16 / (CLOCK * 1e-6)
+    each = 2048 * 16 / (H200.clock * 1e-6)
     return {
         "alone": one.get("cycles", 0.0) * each,
         "together": max(two.get("instructions", 0.0), two.get("cycles", 0.0) / 2) * each,
@@ -154,14 +166,15 @@ def _pairs(cases: dict[str, dict[str, list[dict[str, Any]]]]) -> list[str]:
     lines = [
         _PAIRS,
         "| instructions per element | separate | in pairs | of these on pairs "
-        "| registers, separate | in pairs |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| registers, separate | in pairs | predicted on a B200, us | plan |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
     ]
     for name, ways in cases.items():
         for one, two in zip(ways["separate"], ways["in pairs"], strict=True):
             which = name + one["who"].removeprefix("ours")
             cells = [f"{one['instructions']:.2f}", f"{two['instructions']:.2f}"]
             cells += [f"{two['packed']:.2f}", str(one["registers"]), str(two["registers"])]
+            cells += [f"{two['predicted']['seconds']:.1f}", f"`{two['plan']}`"]
             lines.append(f"| {which} | " + " | ".join(cells) + " |")
     return [*lines, ""]
 

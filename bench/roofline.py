@@ -14,7 +14,7 @@ from tvm.target import Target
 
 from bench.gpu_loops import affine, rwkv6, selective_halves
 from tvm_scan import ScanPlan, default_plan, extract, library
-from tvm_scan.schedules.machine.gpu_chip import BANDWIDTH, CLOCK, ISSUE, SPECIAL
+from tvm_scan.schedules.machine.gpu_chip import H200
 from tvm_scan.schedules.machine.gpu_cost import GpuCost
 from tvm_scan.schedules.machine.machine import Machine
 
@@ -29,8 +29,8 @@ def _target(arch: str) -> Target:
 
 
 _TARGET = _target("sm_90")
-#: Multiprocessors of an H200; threads of a warp; bytes of a line.
-_MULTIPROCESSORS, _WARP, _LINE = 132, 32, 128
+#: Threads of a warp; bytes of a line.
+_WARP, _LINE = 32, 128
 CASES = {
     "cumsum 1 x 2^28": lambda: library.cumsum(1, 1 << 28),
     "cumsum 64 x 32768": lambda: library.cumsum(64, 32768),
@@ -93,10 +93,10 @@ def roofs(cost: GpuCost) -> dict[str, tuple[float, float]]:
     dict
         Name -> how much of it a plan does, and how much the chip does in a second.
     """
-    peak = _MULTIPROCESSORS * CLOCK
+    peak = H200.multiprocessors * H200.clock
     return {
-        "thread instructions": (cost.work * _WARP, peak * ISSUE * _WARP),
-        "special functions": (cost.specials, peak * SPECIAL),
+        "thread instructions": (cost.work * _WARP, peak * H200.issue * _WARP),
+        "special functions": (cost.specials, peak * H200.special),
         # What touches a line: shared memory has a bandwidth of one per clock, the caches as well.
         "bytes in lines of 128": (cost.lines * peak * _LINE, peak * _LINE),
     }
@@ -114,9 +114,9 @@ def _draw(rows: list[Row], path: Path) -> None:
     figure, panels = plt.subplots(1, len(names), figsize=(14, 5))
     for panel, kind in zip(panels, names, strict=True):
         peak = roofs(rows[0][2])[kind][1]
-        ridge = peak / BANDWIDTH
+        ridge = peak / H200.bandwidth
         x = np.logspace(np.log10(ridge) - 2, np.log10(ridge) + 1, 100)
-        roof = np.minimum(x * BANDWIDTH, peak)
+        roof = np.minimum(x * H200.bandwidth, peak)
         panel.loglog(x, roof, "k", label="4.3 TB/s, and the chip's most")
         for number, (name, _, cost, _) in enumerate(rows):
             work = roofs(cost)[kind][0]

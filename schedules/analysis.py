@@ -13,7 +13,7 @@ from tvm import tirx
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule, TimeLoop
-from tvm_scan.extraction import extract, extract_nest, independent, root_nests
+from tvm_scan.extraction import extract_nest, independent, most_telling, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules.delta.rule import as_delta
 from tvm_scan.schedules.splice import ensure_blocks
@@ -101,9 +101,17 @@ def finding_at(func: tirx.PrimFunc, nest: Any) -> Finding:
 
 def first_loop(func: tirx.PrimFunc) -> Finding:
     """Return the first recurrence of a function, else its first delta rule, else the refusal."""
-    recurrence = extract(func)
-    deltas = analyse(func).deltas if isinstance(recurrence, Refusal) else ()
-    return deltas[0] if deltas else recurrence
+    refused = []
+    for nest in root_nests(func):
+        found = extract_nest(func, nest)
+        if isinstance(found, Recurrence):
+            return found
+        refused.append((nest, found))
+    for nest, refusal in refused:
+        delta = as_delta(func, nest, refusal)
+        if isinstance(delta, DeltaRule):
+            return delta
+    return most_telling([refusal for _, refusal in refused])
 
 
 def _reads_what_it_writes(nest: Any) -> bool:

@@ -90,7 +90,7 @@ def cut_work(
     blocks = states * ceil(columns / COLUMNS)
     adds = float(rows * rows * COLUMNS)
     passed = states * segments * cell * (rows * rows + 3.0 * rows * columns)
-    once = segments * (MEMORY + adds * _TERM / threads + 2 * (BARRIER + _SHARED))
+    between = segments * (MEMORY + adds * _TERM / threads + 2 * (BARRIER + _SHARED))
     parts = (effects, maps, outputs)
     return Work(
         moved=sum(part.moved for part in parts) + passed,
@@ -100,7 +100,8 @@ def cut_work(
         shared=sum(part.shared for part in parts) + blocks * segments * adds / 32,
         threads=effects.threads,
         chain=max(effects.chain, maps.chain) + outputs.chain,
-        once=once,
+        once=0.0,
         launches=4.0,
         lines=sum(part.lines for part in parts) + blocks * segments * adds * _ACCESSES / 32,
+        between=between,
     )

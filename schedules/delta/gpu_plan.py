@@ -165,7 +165,7 @@ class DeltaBlocks(ScanPlan):
         else:
             work = blocks_work(recurrence, states, length, self.steps, threads)
         block = Block(threads, threads, self.shared_bytes(recurrence), _WAITING)
-        return gpu_cost(work, block, machine.multiprocessors)
+        return gpu_cost(work, block, machine.gpu)
 
     @classmethod
     def space(cls, recurrence: DeltaRule, machine: Machine) -> Iterator[Branch]:

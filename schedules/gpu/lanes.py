@@ -29,7 +29,7 @@ from tvm_scan.schedules.gpu.walk.exponentials import OF, exponentials_in_base_tw
 from tvm_scan.schedules.gpu.walk.model import walk_work
 from tvm_scan.schedules.gpu.walk.shared_lanes import build_shared_lanes
 from tvm_scan.schedules.gpu.walk.time_cut import TimeCut
-from tvm_scan.schedules.machine.gpu_chip import Work
+from tvm_scan.schedules.machine.gpu_chip import GpuChip, Work
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Chunks, Picture, Serial
 
@@ -41,6 +41,9 @@ _FULL, _LEAST_CHUNK = 1024, 64
 _MOST_STATES = 16
 #: Kinds of shuffles between threads that share a lane.
 _SHUFFLES = ("", "_xor")
+#: Shares of exponentials by polynomials that a default is chosen among; of an odd share one step of
+#: two would have one more, so that they were no pair.
+_SHARES = (2, 4)
 #: Chunks that a default is chosen among, the fewest first.
 _CHUNKS = (4, 8, 16, 32, 64, 128)
 #: Threads of a block of a walk in chunks.
@@ -131,9 +134,9 @@ class Sequential(_Walk):
         """Return nothing: no block has a tile."""
         return []
 
-    def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
+    def work(self, recurrence: Recurrence, rows: float, steps: float, chip: GpuChip) -> Work:
         """Count as for lanes of a thread each."""
-        return walk_work(Lanes(self.threads_per_block), recurrence, rows, steps)
+        return walk_work(Lanes(self.threads_per_block), recurrence, rows, steps, chip)
 
     @classmethod
     def shortlist(cls, recurrence: Recurrence, machine: Machine) -> Iterator[Sequential]:
@@ -307,9 +310,9 @@ class Lanes(_Walk):
             sizes.append(walk_layout(self, recurrence, reduction.split).bytes_of(self.stages))
         return max(sizes, key=sum)
 
-    def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
+    def work(self, recurrence: Recurrence, rows: float, steps: float, chip: GpuChip) -> Work:
         """Count what the walk does, whole or in chunks."""
-        return walk_work(self, recurrence, rows, steps)
+        return walk_work(self, recurrence, rows, steps, chip)
 
     # ---- space and picture ---------------------------------------------------------------------
 
@@ -386,6 +389,9 @@ class Lanes(_Walk):
             few = split.states // shared <= _MOST_STATES and stages_tables(staged, recurrence)
             if shared in alone or few:
                 yield staged
+                # Pairs leave instructions over, which compute some of the exponentials.
+                if machine.device.pairs and exponentials_in_base_two(recurrence):
+                    yield from (staged.with_(exp_share=share) for share in _SHARES)
 
     def _in_chunks(self, recurrence: Recurrence, machine: Machine) -> Iterator[Lanes]:
         """Walks whose lanes leave the chip half empty, cut into chunks of some lines.

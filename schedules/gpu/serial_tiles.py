@@ -17,7 +17,7 @@ from tvm_scan.schedules.gpu.block.counts import tile_counts
 from tvm_scan.schedules.gpu.block.tile import Tile
 from tvm_scan.schedules.gpu.thread.position import ThreadPosition, lane_exists, tile_count
 from tvm_scan.schedules.gpu.trees import Trees
-from tvm_scan.schedules.machine.gpu_chip import LEVEL, MEMORY, Work
+from tvm_scan.schedules.machine.gpu_chip import LEVEL, MEMORY, GpuChip, Work
 from tvm_scan.schedules.picture import Picture
 
 __all__ = ["SerialTiles"]
@@ -87,7 +87,7 @@ class SerialTiles(Trees):
         kernel = Kernel("scan_tiles", recurrence.inputs, recurrence.outputs, body, tile.allocs)
         return Built([position.grid(kernel, position.blocks, group)], [])
 
-    def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
+    def work(self, recurrence: Recurrence, rows: float, steps: float, chip: GpuChip) -> Work:
         """Count tiles that follow one another in a block."""
         counts = tile_counts(self, recurrence, rows, steps)
         chain = counts.tiles * counts.cycles

@@ -12,11 +12,12 @@ from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import element_parts, sizes_of
 from tvm_scan.schedules.gpu.block.counts import tile_counts
+from tvm_scan.schedules.gpu.block.tree_counts import thread_counts
 from tvm_scan.schedules.gpu.grid.single_pass import build_single_pass
 from tvm_scan.schedules.gpu.thread.ordered_memory import is_word
 from tvm_scan.schedules.gpu.thread.plans import aligned
 from tvm_scan.schedules.gpu.trees import Trees
-from tvm_scan.schedules.machine.gpu_chip import CACHED, MEMORY, Work
+from tvm_scan.schedules.machine.gpu_chip import CACHED, MEMORY, GpuChip, Work
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 from tvm_scan.schedules.plan import ScanPlan
@@ -80,17 +81,20 @@ class SinglePass(Trees):
         """Shared memory of one block in bytes: the tree's, and the ticket."""
         return aligned([*self.slots_bytes(recurrence, self.threads_per_block), _TICKET])
 
-    def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
+    def work(self, recurrence: Recurrence, rows: float, steps: float, chip: GpuChip) -> Work:
         """Count what every tile hands over and looks up."""
         counts = tile_counts(self, recurrence, rows, steps)
         tiles, words, threads = counts.tiles, counts.words, self.threads_per_block
         # Every tile hands over its element, and reads those of half a window on average.
         looked_up = min(tiles, threads) / 2 * (words + 1) * 4
         handed = rows * tiles * (4 * words + 12)
+        again = thread_counts(self, recurrence).reduce
+        warps = rows * tiles * threads / 32
         return Work(
             moved=counts.moved + handed + rows * tiles * looked_up * CACHED,
             specials=2 * counts.specials,
-            issued=counts.issued,
+            # The tree is used a second time, over the elements of the tiles before.
+            issued=counts.issued + warps * again.issued,
             barriers=2 * counts.barriers + 2,
             shared=counts.shared,
             threads=rows * tiles * threads,
@@ -98,7 +102,7 @@ class SinglePass(Trees):
             chain=2 * counts.cycles + MEMORY,
             once=2 * MEMORY * ceil(tiles / threads),
             launches=2.0,
-            lines=counts.lines,
+            lines=counts.lines + warps * again.exchanged,
         )
 
     @classmethod

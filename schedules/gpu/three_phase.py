@@ -14,7 +14,7 @@ from tvm_scan.schedules.gpu.grid.carries import carry_threads
 from tvm_scan.schedules.gpu.grid.three_phase import build_three_phase
 from tvm_scan.schedules.gpu.thread.plans import aligned
 from tvm_scan.schedules.gpu.trees import Trees
-from tvm_scan.schedules.machine.gpu_chip import MEMORY, Work
+from tvm_scan.schedules.machine.gpu_chip import MEMORY, GpuChip, Work
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 
@@ -33,6 +33,8 @@ class ThreePhase(Trees):
 
     algorithm: ClassVar[str] = "three_phase"
     passes: ClassVar[int] = 2
+    # Of larger tiles fewer elements pass through the middle kernel, in which one block is at work.
+    wide_items: ClassVar[bool] = True
     threads_per_block: int = 0
     items_per_thread: int = 0
     block_tree: str = "blelloch"
@@ -70,7 +72,7 @@ class ThreePhase(Trees):
             threads = max(threads, carry_threads(self, recurrence))
         return aligned([*self.slots_bytes(recurrence, threads), *self.tile_bytes(recurrence)])
 
-    def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
+    def work(self, recurrence: Recurrence, rows: float, steps: float, chip: GpuChip) -> Work:
         """Count inputs that are read twice, and the scan of the tiles' elements."""
         counts = tile_counts(self, recurrence, rows, steps)
         scratch = 16.0 * rows * counts.tiles * element_bytes(recurrence) / 4
@@ -80,14 +82,15 @@ class ThreePhase(Trees):
         return Work(
             moved=2 * counts.moved * 0.85 + scratch,
             specials=3 * counts.specials,
-            issued=1.7 * counts.issued,
+            issued=counts.issued + counts.issued_to_reduce,
             barriers=3 * counts.barriers,
             shared=counts.shared,
             threads=rows * counts.tiles * self.threads_per_block,
             chain=2 * counts.cycles,
-            once=chunks * (2 * MEMORY + counts.exchange_cycles),
+            once=0.0,
             launches=3.0,
-            lines=counts.lines,
+            lines=counts.lines + counts.lines_to_reduce,
+            between=chunks * (2 * MEMORY + counts.exchange_cycles),
         )
 
     def picture(self, recurrence: Recurrence) -> Picture:

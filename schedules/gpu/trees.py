@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
@@ -45,7 +45,15 @@ _REGISTERS, _THREAD_REGISTERS, _BASE_REGISTERS = 65536, 255, 32
 
 
 class Trees(TreePlan):
-    """A tree over the threads of a block, in tiles of time."""
+    """A tree over the threads of a block, in tiles of time.
+
+    Attributes
+    ----------
+    wide_items : bool
+        Whether twice as many items of a thread are worth a look by default, of small elements.
+    """
+
+    wide_items: ClassVar[bool] = False
 
     @property
     def step_passes(self) -> int:
@@ -250,16 +258,19 @@ class Trees(TreePlan):
             large = threads > 128 and size > 4 * _SMALL_WORDS
             if few or large:
                 continue
-            plan = cls.of(
-                cls.device,
-                cls.algorithm,
-                threads_per_block=threads,
-                items_per_thread=items,
-                block_tree=tree,
-                vector_loads=moves_vectors(machine) and has_vectors(recurrence, items),
-            )
-            every = (plan, *cls._staged(plan, recurrence, machine))
-            yield from (p for p in every if p.fits(recurrence, machine))
+            for each in (items, 2 * items) if cls.wide_items and items == 8 else (items,):
+                plan: Any = cls.of(
+                    cls.device,
+                    cls.algorithm,
+                    threads_per_block=threads,
+                    items_per_thread=each,
+                    block_tree=tree,
+                    vector_loads=moves_vectors(machine) and has_vectors(recurrence, each),
+                )
+                if each > items and not plan.registers_fit(recurrence):
+                    continue
+                every = (plan, *cls._staged(plan, recurrence, machine))
+                yield from (p for p in every if p.fits(recurrence, machine))
 
     @classmethod
     def _staged(cls, plan: Any, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:

@@ -1,28 +1,138 @@
-"""Work of an H200 per clock, its latencies, and what a plan asks of it."""
+"""GPUs: what each does per clock, its memory and latencies; and what a plan asks of one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BANDWIDTH", "CLOCK", "Work"]
+__all__ = ["H200", "GpuChip", "Work", "gpu_chip_of"]
 
-#: Bytes per second of a measured copy, and the clock under load.
-BANDWIDTH, CLOCK = 4.3e12, 1.755e9
-#: Per clock and multiprocessor: special functions, instructions of warps.
-SPECIAL, ISSUE = 16.0, 4.0
 #: Cycles until memory answers, a level of shuffles or of a tree, a barrier, an exponential.
 MEMORY, LEVEL, BARRIER, EXP = 700.0, 35.0, 40.0, 60.0
 #: Seconds of a launch after another one.
 LAUNCH = 2.5e-6
-#: In a tree, instructions around a special function; threads that a multiprocessor holds at 64
-#: registers.
-AROUND, RESIDENT = 6.0, 1024
-#: Threads, blocks and bytes of shared memory of a multiprocessor; bytes of a block beside its own.
-THREADS, BLOCKS, SHARED_BYTES, BLOCK_BYTES = 2048, 32, 228 << 10, 1 << 10
+#: Threads that a multiprocessor holds at 64 registers.
+RESIDENT = 1024
+#: Bytes of shared memory that a block takes beside its own.
+BLOCK_BYTES = 1 << 10
 #: Steps that the compiler overlaps in a serial loop.
 UNROLLED = 4
-#: What a byte from the second-level cache costs, as a share of one from memory; its bytes.
-CACHED, CACHE_BYTES = 0.4, 30e6
+#: What a byte from the second-level cache costs, as a share of one from memory.
+CACHED = 0.4
+
+
+@dataclass(frozen=True)
+class GpuChip:
+    """One GPU; an H200 if nothing else is said.
+
+    Attributes
+    ----------
+    name : str
+        Of the product.
+    capability : int
+        Compute capability: 90 of ``sm_90``.
+    multiprocessors : int
+        All of them.
+    bandwidth : float
+        Bytes per second of a copy.
+    clock : float
+        Of a multiprocessor under load, per second.
+    cache_bytes : float
+        What the second-level cache still holds of what was written.
+    threads, blocks, shared_bytes : int
+        That a multiprocessor holds.
+    special, issue : float
+        Per clock and multiprocessor: special functions, instructions of warps.
+    """
+
+    name: str = "H200"
+    capability: int = 90
+    multiprocessors: int = 132
+    bandwidth: float = 4.3e12
+    clock: float = 1.755e9
+    cache_bytes: float = 30e6
+    threads: int = 2048
+    blocks: int = 32
+    shared_bytes: int = 228 << 10
+    special: float = 16.0
+    issue: float = 4.0
+
+    @property
+    def arch(self) -> str:
+        """The name of its architecture."""
+        return f"sm_{self.capability}"
+
+
+H200 = GpuChip()
+#: Of the H200, what a copy reaches, the clock under load and the part of the cache that counts on,
+#: as shares of what is published: 4.8 TB/s, 1.98 GHz and 50 MB. Of the others the same is assumed.
+_COPY, _LOAD, _KEPT = 4.3 / 4.8, 1.755 / 1.98, 0.6
+#: Instructions of a warp per clock where a multiprocessor has 64 lanes of float32, which two thirds
+#: of the instructions take (docs/cuda/machine_code.md).
+_HALF_LANES = 3.0
+
+
+def _published(
+    name: str,
+    capability: int,
+    multiprocessors: int,
+    terabytes: float,
+    gigahertz: float,
+    megabytes: float,
+    holds: tuple[int, int, int],
+    *,
+    special: float = 16.0,
+    issue: float = 4.0,
+) -> GpuChip:
+    """A GPU by its data sheet: TB/s, boost clock, MB of cache; threads, blocks and KB of shared."""
+    threads, blocks, kilobytes = holds
+    return GpuChip(
+        name,
+        capability,
+        multiprocessors,
+        terabytes * 1e12 * _COPY,
+        gigahertz * 1e9 * _LOAD,
+        megabytes * 1e6 * _KEPT,
+        threads,
+        blocks,
+        kilobytes << 10,
+        special,
+        issue,
+    )
+
+
+#: The largest GPU of each architecture. Multiprocessors, bandwidth, clock and cache are those of
+#: NVIDIA's data sheets and architecture white papers; B200's cache and clock, taken for B300's too,
+#: of chipsandcheese.com, "Nvidia's B200"; B300's special functions of NVIDIA's "Inside Blackwell
+#: Ultra". What a multiprocessor holds and does per clock is in the CUDA C++ Programming Guide,
+#: "Compute Capabilities" and "Arithmetic Instructions".
+_CHIPS = (
+    _published("V100", 70, 80, 0.9, 1.53, 6, (2048, 32, 96), issue=_HALF_LANES),
+    _published("T4", 75, 40, 0.32, 1.59, 4, (1024, 16, 64), issue=_HALF_LANES),
+    _published("A100", 80, 108, 2.039, 1.41, 40, (2048, 32, 164), issue=_HALF_LANES),
+    _published("A40", 86, 84, 0.696, 1.74, 6, (1536, 16, 100)),
+    _published("Jetson AGX Orin", 87, 16, 0.2048, 1.3, 4, (1536, 16, 164)),
+    _published("L40", 89, 142, 0.864, 2.49, 96, (1536, 24, 100)),
+    H200,
+    _published("B200", 100, 148, 8.0, 1.965, 126, (2048, 32, 228)),
+    _published("B300", 103, 148, 8.0, 1.965, 126, (2048, 32, 228), special=32.0),
+    _published("Jetson Thor", 110, 20, 0.273, 1.57, 32, (1536, 24, 228)),
+    _published("RTX PRO 6000 Blackwell", 120, 188, 1.792, 2.6, 128, (1536, 24, 100)),
+)
+
+
+def gpu_chip_of(capability: int) -> GpuChip:
+    """The GPU of an architecture, or of the nearest one below that is known.
+
+    Parameters
+    ----------
+    capability : int
+        90 of ``sm_90``; 0 where a target says none, or of another vendor, which are taken for an
+        H200.
+    """
+    if capability <= 0:
+        return H200
+    below = [chip for chip in _CHIPS if chip.capability <= capability]
+    return below[-1] if below else _CHIPS[0]
 
 
 @dataclass(frozen=True)
@@ -40,6 +150,10 @@ class Work:
         All of them.
     chain, once : float
         Cycles that every block waits for itself; cycles that only pass once.
+    between : float
+        Cycles of kernels of few blocks, between others that wait for them.
+    paired : float
+        Of the instructions of warps, those that are saved where one works on two numbers.
     launches : float
         Kernels.
     lines : float
@@ -56,3 +170,5 @@ class Work:
     once: float
     launches: float
     lines: float
+    between: float = 0.0
+    paired: float = 0.0

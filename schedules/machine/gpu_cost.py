@@ -8,9 +8,10 @@ lines        lines of memory that accesses touch, and shuffles / 1 per clock and
 chain        the longest chain of dependences: latencies of memory, shuffles and barriers, times
              the waves of blocks that follow one another
 
-The constants are those of an H200 and are checked by ``bench.gpu`` where there is one; the model
-ranks plans, and its microseconds are no promise. See docs/cuda/model.md; ``gpu_chip`` has the
-constants, the schedules say what their plans do, ``walk.counts`` the instructions.
+The constants are those of ``gpu_chip``, a row for every architecture; ``bench.gpu`` checks those
+of an H200 where there is one. The model ranks plans, and its microseconds are no promise. See
+docs/cuda/model.md; the schedules say what their plans do, ``walk.counts`` and
+``block.tree_counts`` the instructions.
 """
 
 from __future__ import annotations
@@ -19,21 +20,15 @@ from dataclasses import dataclass
 
 from tvm_scan.schedules.machine.cost import Cost
 from tvm_scan.schedules.machine.gpu_chip import (
-    BANDWIDTH,
     BLOCK_BYTES,
-    BLOCKS,
-    CLOCK,
-    ISSUE,
     LAUNCH,
     MEMORY,
     RESIDENT,
-    SHARED_BYTES,
-    SPECIAL,
-    THREADS,
+    GpuChip,
     Work,
 )
 
-__all__ = ["BANDWIDTH", "CLOCK", "Block", "GpuCost", "gpu_cost"]
+__all__ = ["Block", "GpuCost", "gpu_cost"]
 
 #: What a bound that is not the largest still costs, as a share: overlap is not perfect.
 _NOT_HIDDEN = 0.1
@@ -89,15 +84,14 @@ class Block:
     shared_bytes: int
     waiting_bytes: float
 
-    @property
-    def at_once(self) -> int:
+    def at_once(self, chip: GpuChip) -> int:
         """Threads that a multiprocessor holds: of whole blocks, and with their memory."""
-        by_memory = SHARED_BYTES // (self.shared_bytes + BLOCK_BYTES)
-        held = max(1, min(BLOCKS, by_memory, THREADS // max(1, self.all_threads)))
+        by_memory = chip.shared_bytes // (self.shared_bytes + BLOCK_BYTES)
+        held = max(1, min(chip.blocks, by_memory, chip.threads // max(1, self.all_threads)))
         return self.all_threads * held
 
 
-def gpu_cost(work: Work, block: Block, multiprocessors: int) -> GpuCost:
+def gpu_cost(work: Work, block: Block, chip: GpuChip, *, in_pairs: bool = False) -> GpuCost:
     """Predict what a plan takes.
 
     Parameters
@@ -106,32 +100,35 @@ def gpu_cost(work: Work, block: Block, multiprocessors: int) -> GpuCost:
         What its schedule counts.
     block : Block
         Of its grid.
-    multiprocessors : int
-        Of the device.
+    chip : GpuChip
+        The device.
+    in_pairs : bool
+        Whether its instructions multiply and add two numbers at once.
     """
-    chip, threads = float(multiprocessors), work.threads
+    count, threads = float(chip.multiprocessors), work.threads
     under_way = threads * block.waiting_bytes
-    speed = min(1.0, under_way / (BANDWIDTH * MEMORY / CLOCK))
-    held = chip * block.at_once
-    memory = work.moved / (BANDWIDTH * max(speed, 1e-6))
+    speed = min(1.0, under_way / (chip.bandwidth * MEMORY / chip.clock))
+    held = count * block.at_once(chip)
+    memory = work.moved / (chip.bandwidth * max(speed, 1e-6))
     # A multiprocessor without a block does nothing.
     blocks = max(1.0, threads / block.threads)
-    busy = min(chip, blocks)
-    exponentials = work.specials / (SPECIAL * busy * CLOCK)
-    issue = work.issued / (ISSUE * busy * CLOCK)
+    busy = min(count, blocks)
+    exponentials = work.specials / (chip.special * busy * chip.clock)
+    issued = work.issued - (work.paired if in_pairs else 0.0)
+    issue = issued / (chip.issue * busy * chip.clock)
     # Blocks that follow one another each wait for themselves.
-    latency = (work.chain * max(1.0, threads / (chip * RESIDENT)) + work.once) / CLOCK
-    lines = work.lines / (busy * CLOCK)
+    latency = (work.chain * max(1.0, threads / (count * RESIDENT)) + work.once) / chip.clock
+    lines = work.lines / (busy * chip.clock)
     worst = max(memory, exponentials, issue, lines, latency)
     return GpuCost(
-        seconds=worst + work.launches * LAUNCH,
+        seconds=worst + work.between / chip.clock + work.launches * LAUNCH,
         bytes=work.moved,
-        work=work.issued,
+        work=issued,
         tasks=threads,
         waits=work.barriers,
         specials=work.specials,
         shared=work.shared,
-        occupancy=min(threads, held) / (chip * THREADS),
+        occupancy=min(threads, held) / (count * chip.threads),
         memory=memory,
         exponentials=exponentials,
         issue=issue,

@@ -13,25 +13,9 @@ from tvm.target.codegen import target_has_features
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import chip_of
 from tvm_scan.schedules.machine.device import Device, compute_capability, device_of
+from tvm_scan.schedules.machine.gpu_chip import H200, GpuChip, gpu_chip_of
 
 __all__ = ["Machine", "host_cores", "host_processors"]
-
-
-#: Compute capability -> multiprocessors: V100, T4, A100, A40, Orin, L40, H100 and H200, B200, B300,
-#: Thor, RTX PRO 6000.
-_MULTIPROCESSORS = {
-    70: 80,
-    75: 40,
-    80: 108,
-    86: 84,
-    87: 16,
-    89: 142,
-    90: 132,
-    100: 148,
-    103: 148,
-    110: 20,
-    120: 188,
-}
 
 
 @dataclass(frozen=True)
@@ -50,9 +34,9 @@ class Machine:
         Threads of a warp.
     cores : int
         CPU cores that TVM's thread pool may use.
-    multiprocessors : int
-        Streaming multiprocessors: those of the largest device of the target's architecture, since a
-        target does not say; an H200's where it has no known one.
+    gpu : GpuChip
+        The largest GPU of the target's architecture, since a target does not say; that of the
+        nearest architecture below one that is not known, and an H200 where it names none.
     ldexp : bool
         Whether vectors are scaled by powers of two in one instruction (AVX-512).
     line_stores : bool
@@ -70,12 +54,31 @@ class Machine:
     shared_bytes: int
     warp: int
     cores: int = 1
-    multiprocessors: int = 132
+    gpu: GpuChip = H200
     ldexp: bool = False
     line_stores: bool = False
     async_copies: bool = True
     processor: str = "a generic CPU"
     chip: CpuChip = field(default_factory=CpuChip)
+
+    @property
+    def multiprocessors(self) -> int:
+        """Streaming multiprocessors of the GPU."""
+        return self.gpu.multiprocessors
+
+    @property
+    def predicted_for(self) -> str:
+        """The GPU whose numbers predictions take, in words; empty for a CPU."""
+        if not self.device.is_gpu:
+            return ""
+        wanted = compute_capability(self.processor)
+        if wanted in (0, self.gpu.capability):
+            return self.gpu.name
+        where = "below" if self.gpu.capability < wanted else "above"
+        return (
+            f"{self.gpu.name}, of {self.gpu.arch}: the nearest architecture {where} "
+            f"{self.processor} whose numbers are known"
+        )
 
     @staticmethod
     def of(target: Target) -> Machine:
@@ -97,7 +100,7 @@ class Machine:
             cores=attr("num-cores", host_cores()),
             ldexp=_has(target, "avx512f"),
             line_stores=_has(target, "avx"),
-            multiprocessors=_MULTIPROCESSORS.get(capability, Machine.multiprocessors),
+            gpu=gpu_chip_of(capability),
             async_copies=device.async_copies and capability >= 80,
             chip=CpuChip() if device.is_gpu else chip_of(target),
             processor=str(attrs.get("mcpu") or attrs.get("arch") or Machine.processor),

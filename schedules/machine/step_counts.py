@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -16,15 +17,27 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import known_extent
 
-__all__ = ["CALL", "StepCost", "array_bytes", "instructions_of", "specials_of", "step_cost"]
+__all__ = [
+    "CALL",
+    "StepCost",
+    "array_bytes",
+    "instructions_of",
+    "moving_loads",
+    "specials_of",
+    "step_cost",
+]
 
 _SPECIALS = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow", "sqrt", "rsqrt")
 #: Instructions that nvcc makes of a call, and of a division, without fast math.
 _CALLS = {
     "exp": 6, "exp2": 4, "log": 14, "log2": 12, "log1p": 30, "tanh": 20, "sigmoid": 16,
     "pow": 40, "sqrt": 8, "rsqrt": 5, "fabs": 0, "if_then_else": 1, "likely": 0,
+    "isnan": 1, "bitwise_and": 1, "bitwise_or": 1, "bitwise_xor": 1, "bitwise_not": 1,
+    "shift_left": 1, "shift_right": 1,
 }  # fmt: skip
 _DIVISION = 10
+#: Takes a node alone, whatever its stub says.
+_KEY: Any = tvm_ffi.StructuralKey
 #: Instructions that are counted for any other call.
 CALL = 2.0
 
@@ -108,7 +121,7 @@ def array_bytes(buffers: Any, recurrence: Recurrence) -> float:
     return total / max(1, steps)
 
 
-def instructions_of(node: Any, *, bare: bool = False) -> float:
+def instructions_of(node: Any, *, bare: bool = False, seen: set[Any] | None = None) -> float:
     """Instructions of a statement's or expression's arithmetic, as nvcc emits them.
 
     A product and the sum that takes it are one. Accesses to memory and indices are not counted.
@@ -119,6 +132,9 @@ def instructions_of(node: Any, *, bare: bool = False) -> float:
         What to count.
     bare : bool
         Whether ``exp2`` of float32 is one instruction, as in a walk over states.
+    seen : set of StructuralKey, optional
+        What is counted already, of expressions that are computed once for all who need them; that
+        of the node is added.
     """
     total = 0.0
     skip = tvm_ffi.WalkResult.SKIP
@@ -142,6 +158,20 @@ def instructions_of(node: Any, *, bare: bool = False) -> float:
         name = (tir.call_name(call) or "").rpartition(".")[2]
         add(1.0 if bare and name == "exp2" else float(_CALLS.get(name, CALL)))
 
+    def once(handler: Callable[[Any], None]) -> Callable[[Any], Any]:
+        """Return a handler that passes over what is counted, and what is in it."""
+        if seen is None:
+            return handler
+
+        def counted(node: Any) -> Any:
+            key = _KEY(node)
+            if key in seen:
+                return skip
+            seen.add(key)
+            return handler(node)
+
+        return counted
+
     of_one_instruction = (
         tirx.Mul,
         tirx.Max,
@@ -152,16 +182,49 @@ def instructions_of(node: Any, *, bare: bool = False) -> float:
         tirx.LE,
         tirx.GT,
         tirx.GE,
+        tirx.EQ,
+        tirx.NE,
     )
     handlers: list[Any] = [
         (tirx.For, on_loop),
         (tirx.BufferStore, on_store),
         (TensorLoad, lambda _: skip),
-        (Call, on_call),
-        (tirx.Add, on_sum),
-        (tirx.Sub, on_sum),
-        (tirx.Div, lambda _: add(_DIVISION)),
-        *((kind, lambda _: add(1.0)) for kind in of_one_instruction),
+        (Call, once(on_call)),
+        (tirx.Add, once(on_sum)),
+        (tirx.Sub, once(on_sum)),
+        (tirx.Div, once(lambda _: add(_DIVISION))),
+        *((kind, once(lambda _: add(1.0))) for kind in of_one_instruction),
     ]
     tvm_ffi.structural_walk(node, handlers, order="pre")
     return total
+
+
+def moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorLoad, float]]:
+    """Different loads of memory that move with time, and how often a step makes each.
+
+    Parameters
+    ----------
+    parts : list of Stmt or Expr
+        Of a step.
+    recurrence : Recurrence
+        Gives the time variable.
+    """
+    moving: list[tuple[TensorLoad, float]] = []
+    skip, time = tvm_ffi.WalkResult.SKIP, recurrence.time.var
+
+    def walk(node: Any, times: float) -> None:
+        def on_loop(loop: tirx.For) -> Any:
+            walk(loop.body, times * known_extent(loop.extent))
+            return skip
+
+        def on_load(load: TensorLoad) -> None:
+            if str(load.source.scope()) == "local" or not tir.contains_var(load, [time]):
+                return
+            if not any(tir.structurally_equal(load, other) for other, _ in moving):
+                moving.append((load, times))
+
+        tvm_ffi.structural_walk(node, [(tirx.For, on_loop), (TensorLoad, on_load)], order="pre")
+
+    for part in parts:
+        walk(part, 1.0)
+    return moving

@@ -24,6 +24,11 @@ PLANS = {
     "warp 32x1": "cuda/serial_tiles(threads_per_block=32, items_per_thread=1, block_tree=warp)",
     "warp 128x3": "cuda/serial_tiles(threads_per_block=128, items_per_thread=3, block_tree=warp)",
     "warp phases": "cuda/three_phase(threads_per_block=64, items_per_thread=2, block_tree=warp)",
+    # The default of a long row.
+    "warp 256x16": (
+        "cuda/three_phase(threads_per_block=256, items_per_thread=16, block_tree=warp, "
+        "vector_loads=True)"
+    ),
     "kogge 64x1": (
         "cuda/serial_tiles(threads_per_block=64, items_per_thread=1, block_tree=kogge_stone)"
     ),
@@ -52,7 +57,10 @@ def test_lengths(plan):
         check_exact(case, length, dict(zip(want, got[len(inputs) :], strict=True)))
 
 
-@pytest.mark.parametrize(("plan", "length"), [("kogge phases", 12_600), ("warp 32x1", 1100)])
+MANY = [("kogge phases", 12_600), ("warp 32x1", 1100), ("warp 256x16", 140_000)]
+
+
+@pytest.mark.parametrize(("plan", "length"), MANY)
 def test_carries_of_many_tiles(plan, length):
     """More than a thread walks alone; more than a block takes at once; an incomplete chunk."""
     case = Case("linear_recurrence", options=(("initial_state", True),), sizes=(("lanes", 2),))

@@ -7,42 +7,31 @@ import pytest
 from tvm import tirx
 from tvm.target import Target
 
+from bench.machine_code import counted
+from bench.machine_code_cases import parts_of
+from bench.machine_code_peers import compiled
 from bench.tuned_torch import torch_loop
 from tests.support import cusim
 from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, emit_cuda, run_cuda
 from tests.support.cusim import nvcc
 from tests.support.library_runs import error_bound
-from tvm_scan import ScanPlan, library, parallelize, tir
+from tests.support.selective_walks import CHANNELS, PLANS, STATES, inputs
+from tvm_scan import extract, library, parallelize, tir
 from tvm_scan.library import LIBRARY
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.machine.pairs import in_pairs, step
 
 SM_100 = Target({**dict(CUDA_TARGET.export()), "arch": "sm_100"})
-PLAN = ScanPlan.parse(
-    "cuda/lanes(threads_per_block=64, items_per_thread=4, vector_loads=True, threads_per_lane=2, "
-    "block_load=transposed, stages=2)"
-)
-PLANS = {
-    "two threads": PLAN,
-    "one thread": PLAN.with_(threads_per_lane=1, threads_per_block=32),
-    "without tiles": PLAN.with_(block_load="direct", stages=1),
-    "polynomials": PLAN.with_(exp_share=4),
-}
-LENGTH, STATES = 72, 16
+PLANS = {**PLANS, "polynomials": PLANS["two threads"].with_(exp_share=4)}
+LENGTH = 72
 
 
 def test_which_targets_have_them():
     archs = {"sm_90": False, "sm_90a": False, "sm_100": True, "sm_100a": True, "sm_120": True}
     for arch, has in archs.items():
         assert device_of(Target({"kind": "cuda", "arch": arch})).pairs == has, arch
-
-
-def selective(exponents):
-    rng = np.random.default_rng(0)
-    made = LIBRARY["selective_scan"].example_inputs(rng, 1, 64, LENGTH, STATES, dtype="float32")
-    made["A"] = np.broadcast_to(exponents, (64, STATES)).astype("float32").copy()
-    return made
 
 
 FMA2 = re.compile(r'asm\("[^"]*fma\.rn\.f32x2[^"]*"[^;]*;')
@@ -70,10 +59,10 @@ def separate_and_paired(func, plan, args):
 @pytest.mark.parametrize("plan", PLANS)
 def test_selective_scan(plan):
     """The bits of separate steps, where a product and its sum are rounded as theirs are."""
-    func = library.selective_scan(1, 64, LENGTH, STATES)
+    func = library.selective_scan(1, CHANNELS, LENGTH, STATES)
     for exponents in (-np.arange(1, STATES + 1), -np.random.default_rng(1).random(STATES)):
-        arrays = selective(exponents)
-        args = [*arrays.values(), np.full((1, 64, LENGTH), 77, "float32")]
+        arrays = inputs(exponents, LENGTH)
+        args = [*arrays.values(), np.full((1, CHANNELS, LENGTH), 77, "float32")]
         separate, paired, rounded = separate_and_paired(func, PLANS[plan], args)
         np.testing.assert_array_equal(rounded.view("int32"), separate.view("int32"))
         want = LIBRARY["selective_scan"].expected(arrays)["out"]
@@ -153,5 +142,22 @@ def test_a_product_stays_with_the_sum_that_takes_it():
 @pytest.mark.skipif(nvcc.nvdisasm_path() is None, reason="needs nvcc and nvdisasm")
 def test_machine_code_has_them():
     func = library.selective_scan(8, 2048, 2048, 16)
-    code = nvcc.sass(emit_cuda(parallelize(func, SM_100, PLAN)), "sm_100")
+    code = nvcc.sass(emit_cuda(parallelize(func, SM_100, PLANS["two threads"])), "sm_100")
     assert code.count("FFMA2") >= 8 * 8 and code.count("FMUL2") >= 8 * 8
+
+
+@pytest.mark.skipif(nvcc.nvdisasm_path() is None, reason="needs nvcc and nvdisasm")
+@pytest.mark.parametrize("plan", ["two threads", "polynomials"])
+def test_what_pairs_save_is_counted(plan, tmp_path):
+    """The cost model's instructions of a thread are those of the machine code within a tenth."""
+    func, chosen = library.selective_scan(8, 2048, 2048, STATES), PLANS[plan]
+    found, elements = extract(func), 8 * 2048 * 2048 * STATES
+    source = tmp_path / "kernel.cu"
+    source.write_text(emit_cuda(parallelize(func, SM_100, chosen)))
+    code = compiled(source, tmp_path, [], "sm_100")
+    row = counted(code, parts_of(chosen, found), chosen.threads_per_block, stored=4 / STATES)
+    separate, made = (
+        chosen.cost(found, Machine.of(target)).work * 32 / elements
+        for target in (CUDA_TARGET, SM_100)
+    )
+    assert made == pytest.approx(row["instructions"], rel=0.1) and made < 0.9 * separate

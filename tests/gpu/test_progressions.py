@@ -12,36 +12,20 @@ from tests.support.cuda_harness import (
     run_cuda,
 )
 from tests.support.library_runs import error_bound
-from tvm_scan import ScanPlan, extract, library, parallelize
+from tests.support.selective_walks import CHANNELS, PLANS, STATES, inputs
+from tvm_scan import extract, library, parallelize
 from tvm_scan.library import LIBRARY
 from tvm_scan.schedules.gpu.walk import progressions
 
-PLAN = ScanPlan.parse(
-    "cuda/lanes(threads_per_block=64, items_per_thread=4, vector_loads=True, threads_per_lane=2, "
-    "block_load=transposed, stages=2)"
-)
-PLANS = {
-    "two threads": PLAN,
-    "one thread": PLAN.with_(threads_per_lane=1, threads_per_block=32),
-    "without tiles": PLAN.with_(block_load="direct", stages=1),
-    "in chunks": PLAN.with_(chunks=2),
-}
-LENGTH, STATES = 66, 16
+PLANS = {**PLANS, "in chunks": PLANS["two threads"].with_(chunks=2)}
+LENGTH = 66
 STEPS = -np.arange(1, STATES + 1, dtype="float32")
-
-
-def inputs(exponents, seed=0):
-    """A scan over 64 channels."""
-    rng = np.random.default_rng(seed)
-    made = LIBRARY["selective_scan"].example_inputs(rng, 1, 64, LENGTH, STATES, dtype="float32")
-    made["A"] = np.broadcast_to(exponents, (64, STATES)).astype("float32").copy()
-    return made
 
 
 @pytest.fixture(scope="module", params=PLANS)
 def both(request):
     """What a plan makes of inputs, and what it does without the other way."""
-    func = library.selective_scan(1, 64, LENGTH, STATES)
+    func = library.selective_scan(1, CHANNELS, LENGTH, STATES)
 
     def kernel(least):
         before, progressions.LEAST_STATES = progressions.LEAST_STATES, least
@@ -56,7 +40,7 @@ def both(request):
     assert ["scan_all(" in source for source in sources] == [True, False]
 
     def run(arrays):
-        args = [*arrays.values(), np.full((1, 64, LENGTH), 77, "float32")]
+        args = [*arrays.values(), np.full((1, CHANNELS, LENGTH), 77, "float32")]
         results = [
             run_cuda(scheduled, args, seeds=(0, 2), executable=executable)[-1]
             for scheduled, executable in kernels
@@ -73,7 +57,7 @@ def both(request):
 )
 def test_exponents_in_equal_steps(both, exponents):
     """Powers are taken, and are within the bound of the loop's own rounding."""
-    arrays = inputs(exponents)
+    arrays = inputs(exponents, LENGTH)
     got, plain = both(arrays)
     want = LIBRARY["selective_scan"].expected(arrays)["out"]
     bound = error_bound("selective_scan", arrays, {}, LENGTH)["out"]
@@ -96,7 +80,7 @@ def test_exponents_in_equal_steps(both, exponents):
 )
 def test_other_exponents_are_taken_as_they_are(both, exponents):
     """Bit for bit what they give without the other way."""
-    got, plain = both(inputs(exponents))
+    got, plain = both(inputs(exponents, LENGTH))
     assert got.tobytes() == plain.tobytes()
 
 
@@ -105,7 +89,7 @@ def test_a_warp_decides_for_all_its_lanes(both):
 
     A warp has at least 16 lanes here.
     """
-    arrays = inputs(STEPS)
+    arrays = inputs(STEPS, LENGTH)
     arrays["A"][40, 5] *= 1.001
     got, plain = both(arrays)
     differ = (got != plain).any(axis=(0, 2))
@@ -152,7 +136,7 @@ def test_a_loop_of_a_user():
     x, w = rng.normal(size=(2, 64, 64)).astype("float32")
     w, v = np.abs(w), np.ones((16, 64), "float32")
     rates = np.broadcast_to(0.1 * STEPS, (64, 16)).astype("float32").copy()
-    scheduled = parallelize(func, CUDA_TARGET, PLAN)
+    scheduled = parallelize(func, CUDA_TARGET, PLANS["two threads"])
     assert "scan_all(" in emit_cuda(scheduled)
     got = run_cuda(scheduled, [x, w, v, rates, np.zeros_like(x)], seeds=(0,))[-1]
     h, want = np.zeros((64, 16)), np.empty((64, 64))
@@ -164,7 +148,7 @@ def test_a_loop_of_a_user():
 
 
 def test_a_factor_of_each_state_is_left():
-    source = emit_cuda(parallelize(decay(64, 16, varies=True), CUDA_TARGET, PLAN))
+    source = emit_cuda(parallelize(decay(64, 16, varies=True), CUDA_TARGET, PLANS["two threads"]))
     assert "scan_exp2(" in source and "scan_all(" not in source
 
 

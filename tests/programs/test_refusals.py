@@ -7,7 +7,10 @@ from tvm.target import Target
 
 from tests.programs.refused_programs import REFUSED
 from tvm_scan import Refusal, RefusalKind, ScanError, ScanPlan, extract, parallelize
+from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.errors import PlanError, RefusalError
+from tvm_scan.extraction import extract_nest, root_nests
+from tvm_scan.schedules import analysis
 from tvm_scan.schedules.analysis import analyse
 
 
@@ -104,3 +107,23 @@ def test_names_and_numbers_are_the_authors():
     shown = " ".join(extract(taken).algebras[0].formulas().values())
     assert "T.float64(0.99)" in shown
     assert "R[b, t]" in shown
+
+
+def test_each_nest_is_taken_apart_once(monkeypatch):
+    """Also where it is refused; what is said is what ``extract`` says."""
+    taken = []
+
+    def counting(func, nest):
+        taken.append(nest)
+        return extract_nest(func, nest)
+
+    monkeypatch.setattr(analysis, "extract_nest", counting)
+    for name, (func, *_) in REFUSED.items():
+        taken.clear()
+        found = analysis.first_loop(func)
+        assert len(taken) == len(root_nests(func)), name
+        assert isinstance(found, DeltaRule) == bool(analyse(func).deltas), name
+        if isinstance(found, Refusal):
+            said = extract(func)
+            assert (found.kind, found.detail, found.fix) == (said.kind, said.detail, said.fix)
+            assert found.message() == said.message(), name

@@ -214,6 +214,7 @@ def _show_cost(report: dict[str, Any]) -> None:
 def _decision(target: Any, recurrence: TimeLoop, plan: ScanPlan) -> dict[str, Any] | None:
     """The comparison that made a plan the default; None where the default is another one."""
     from tvm_scan.schedules.choose.default import decide
+    from tvm_scan.schedules.machine.machine import Machine
 
     decision = decide(target, recurrence)
     if decision.chosen.plan != plan:
@@ -222,6 +223,7 @@ def _decision(target: Any, recurrence: TimeLoop, plan: ScanPlan) -> dict[str, An
     loop = [one for one in decision.others if one.plan.keeps_loop and one not in shown]
     return {
         "candidates": 1 + len(decision.others),
+        "predicted_for": Machine.of(target).predicted_for,
         "why_sequential": _why_sequential(decision) if plan.keeps_loop else None,
         "nearest": [
             {
@@ -257,10 +259,9 @@ def _show_decision(decision: dict[str, Any]) -> None:
     if decision["why_sequential"] is not None:
         print_wrapped(f"default   {decision['why_sequential']}", 10)
     else:
-        print(
-            f"default   the least prediction of {decision['candidates']} plans, with the nearest "
-            "others"
-        )
+        made = f"the least prediction of {decision['candidates']} plans"
+        made += f", for {decision['predicted_for']}" if decision["predicted_for"] else ""
+        print_wrapped(f"default   {made}, with the nearest others", 10)
     for one in decision["nearest"]:
         rules = f"  ({'; '.join(one['rules'])})" if one["rules"] else ""
         print_wrapped(f"    {one['seconds'] * 1e6:>12,.1f} us  {one['plan']}{rules}", 21)

@@ -6,7 +6,7 @@ step as one expression), ``boundary`` (what the first step reads), ``rewrite`` (
 registers), ``assemble`` (all of it, in order).
 """
 
-from tvm_scan.extraction.assemble import extract, extract_nest, root_nests
+from tvm_scan.extraction.assemble import extract, extract_nest, most_telling, root_nests
 from tvm_scan.extraction.nest import independent
 
-__all__ = ["extract", "extract_nest", "independent", "root_nests"]
+__all__ = ["extract", "extract_nest", "independent", "most_telling", "root_nests"]

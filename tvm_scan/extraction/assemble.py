@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,7 @@ from tvm_scan.extraction.symbolic import StepState, execute_step
 from tvm_scan.extraction.unroll import unrolled_body
 from tvm_scan.recurrence import Axis, Carry, Emit, Group, Recurrence, Refusal, RefusalKind
 
-__all__ = ["buffers_outside", "extract", "extract_nest", "root_nests"]
+__all__ = ["buffers_outside", "extract", "extract_nest", "most_telling", "root_nests"]
 
 
 def root_nests(func: tirx.PrimFunc) -> list[Any]:
@@ -73,9 +74,14 @@ def extract(func: tirx.PrimFunc) -> Recurrence | Refusal:
         if isinstance(recurrence, Recurrence):
             return recurrence
         refusals.append(recurrence)
+    return most_telling(refusals)
+
+
+def most_telling(refusals: Sequence[Refusal]) -> Refusal:
+    """Return the first refusal of a nest that carries something, else the first of all."""
     plain = (RefusalKind.NO_RECURRENCE, RefusalKind.REDUCTION)
-    telling = [r for r in refusals if r.kind not in plain]
-    return (telling or refusals)[0]
+    telling = [refusal for refusal in refusals if refusal.kind not in plain]
+    return (telling or list(refusals))[0]
 
 
 def extract_nest(func: tirx.PrimFunc, nest: Any) -> Recurrence | Refusal:

@@ -8,9 +8,10 @@ from math import ceil, log2
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import element_bytes
 from tvm_scan.schedules.common.strides import contiguous_axis
+from tvm_scan.schedules.gpu.block.tree_counts import thread_counts
 from tvm_scan.schedules.gpu.shared.counts import lines_of_step, shared_accesses
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
-from tvm_scan.schedules.machine.gpu_chip import AROUND, BARRIER, EXP, LEVEL, MEMORY
+from tvm_scan.schedules.machine.gpu_chip import BARRIER, EXP, LEVEL, MEMORY
 from tvm_scan.schedules.machine.step_counts import StepCost, step_cost
 
 __all__ = ["TileCounts", "tile_counts"]
@@ -30,7 +31,9 @@ class TileCounts:
         Cycles of one tile, waits for memory included; of its levels alone.
     issued, shared, lines : float
         Instructions of warps, their accesses to shared memory, and lines of memory that they
-        touch, of all lanes and steps together.
+        touch with those and shuffles, of all lanes and steps together.
+    issued_to_reduce, lines_to_reduce : float
+        Of a kernel that makes the tiles' elements alone; without the lines of its inputs.
     moved, specials : float
         Bytes and special functions of all steps, each made once.
     """
@@ -43,6 +46,8 @@ class TileCounts:
     issued: float
     shared: float
     lines: float
+    issued_to_reduce: float
+    lines_to_reduce: float
     moved: float
     specials: float
 
@@ -52,6 +57,7 @@ def tile_counts(plan: TreePlan, recurrence: Recurrence, rows: float, length: flo
     step: StepCost = step_cost(recurrence)
     threads, items = float(plan.threads_per_block), float(plan.items_per_thread)
     tiles, words = ceil(length / plan.tile), element_bytes(recurrence) / 4
+    made = thread_counts(plan, recurrence)
     doublings = log2(threads)
     if plan.block_tree == "warp":
         levels, barriers = doublings + 3, 1.0
@@ -61,31 +67,25 @@ def tile_counts(plan: TreePlan, recurrence: Recurrence, rows: float, length: flo
         levels, barriers = 2 * doublings, 2 * (doublings - 5)
     if threads <= 32:
         barriers = 0.0  # a warp has its own
-    exchange = levels * words * 4
-    # Lifting costs about what the step costs, and a combine two operations per word.
-    each = 2 * (step.flops + step.specials * AROUND) + 2 * words
-    width = 4.0 if plan.vector_loads else 1.0
-    steps_made = rows * tiles * plan.tile
-    staged = shared_accesses(plan, recurrence)
-    issued = steps_made * (each + 3 * step.accesses / width + staged + exchange / items) / 32
     if plan.block_load == "transposed":
         barriers += 2.0
     at_memory = MEMORY if not step.specials else MEMORY + 2 * EXP * items
     exchange_cycles = levels * (LEVEL + words) + barriers * BARRIER
-    # Warps' totals are written and read once; the other trees pass every level through memory.
-    passed = 2 * words if plan.block_tree == "warp" else exchange
-    passed = passed if plan.shared_bytes(recurrence) else 0.0
-    steps = rows * length
+    steps, warps = rows * length, rows * tiles * threads / 32
+    # Of the warps' totals one is written and all are read; other trees exchange everything there.
+    in_shared = made.scan.exchanged if plan.block_tree != "warp" else 2 * words * (threads > 32)
     coalesced = 1.0 if contiguous_axis(recurrence) != "lane" else 8.0
     return TileCounts(
         tiles=tiles,
         words=words,
         barriers=barriers,
-        cycles=at_memory + items * each + exchange_cycles,
+        cycles=at_memory + items * (made.load + made.extend + made.step) + exchange_cycles,
         exchange_cycles=exchange_cycles,
-        issued=issued,
-        shared=steps_made * (staged + passed / items) / 32,
-        lines=steps * lines_of_step(plan, recurrence),
+        issued=warps * made.replayed(items),
+        shared=warps * (items * shared_accesses(plan, recurrence) + in_shared),
+        lines=steps * lines_of_step(plan, recurrence) + warps * made.scan.exchanged,
+        issued_to_reduce=warps * made.reduced(items),
+        lines_to_reduce=warps * made.reduce.exchanged,
         moved=steps * step.bytes * coalesced,
         specials=steps * step.specials,
     )

@@ -21,7 +21,7 @@ from tvm_scan.schedules.common.sizes import (
     sizes_of,
 )
 from tvm_scan.schedules.gpu.thread.banks import WARP
-from tvm_scan.schedules.machine.gpu_chip import Work
+from tvm_scan.schedules.machine.gpu_chip import GpuChip, Work
 from tvm_scan.schedules.machine.gpu_cost import Block, GpuCost, gpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
@@ -98,8 +98,8 @@ class GpuPlan(ScanPlan):
         return False
 
     @abstractmethod
-    def work(self, recurrence: Recurrence, rows: float, steps: float) -> Work:
-        """Count what the plan does for so many lanes and steps."""
+    def work(self, recurrence: Recurrence, rows: float, steps: float, chip: GpuChip) -> Work:
+        """Count what the plan does for so many lanes and steps, on a chip with such a cache."""
 
     @abstractmethod
     def blocks(self, rows: int, steps: int) -> int:
@@ -119,8 +119,8 @@ class GpuPlan(ScanPlan):
             # Each thread has some loads under way: vectors, or those of unrolled steps.
             max(64.0 if self.vector_loads else self.waiting_bytes, self._bytes_ahead(recurrence)),
         )
-        work = self.work(recurrence, float(known_rows(recurrence)), length)
-        return gpu_cost(work, block, machine.multiprocessors)
+        work = self.work(recurrence, float(known_rows(recurrence)), length, machine.gpu)
+        return gpu_cost(work, block, machine.gpu, in_pairs=machine.device.pairs)
 
     def _bytes_ahead(self, recurrence: Recurrence) -> float:
         """Bytes that a thread has under way while it computes: its share of all buffers but one."""

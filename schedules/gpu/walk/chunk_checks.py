@@ -34,14 +34,14 @@ def check_chunks(plan: WalkPlan, recurrence: Recurrence) -> None:
         f"chunks={plan.chunks}",
         "use 16",
     )
-    # The text of a whole reduction takes a millisecond: it is asked for only where it is a refusal.
-    if not takes_chunks(plan.splits_steps, recurrence):
-        plan.require(
-            False,
-            "states that are affine, each in itself alone, for threads that share a lane in chunks",
-            str(reduction_of(recurrence)),
-            "leave chunks at 0, or threads_per_lane at 1",
-        )
+    reduction = reduction_of(recurrence) if plan.splits_steps else None
+    plan.require(
+        not isinstance(reduction, NoSplit),
+        "states that are affine, each in itself alone, for threads that share a lane in chunks",
+        # The text of a whole reduction takes a millisecond, that of a refusal does not.
+        str(reduction) if isinstance(reduction, NoSplit) else "them",
+        "leave chunks at 0, or threads_per_lane at 1",
+    )
     rows, _ = sizes_of(recurrence)
     cells = max(prod(int(a.extent) for a in c.state_axes) for c in recurrence.carries)
     if rows is not None:

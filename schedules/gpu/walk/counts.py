@@ -18,7 +18,6 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.common.state_reduction import StateReduction, reduction_of
 from tvm_scan.schedules.common.state_split import StateSplit, split_of
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout
@@ -32,6 +31,7 @@ from tvm_scan.schedules.machine.step_counts import (
     CALL,
     array_bytes,
     instructions_of,
+    moving_loads,
     specials_of,
 )
 
@@ -40,6 +40,8 @@ __all__ = ["WalkCounts", "walk_counts"]
 #: Instructions of ``exp2_in_range``: 4 of the interval, 3 of the reduction, 6 multiply-adds, 2 of
 #: the power of two.
 _POLYNOMIAL = 15.0
+#: Of these, products and sums.
+_PAIRED = 9.0
 #: Of a loop with four steps in it, for a step: its counter, bounds and addresses.
 _LOOP = 1.5
 #: Of the steps that a thread makes for others: keeping them, bounds, addresses.
@@ -68,6 +70,8 @@ class WalkCounts:
         Of what is read and written, each element once.
     shared : float
         Accesses of warps to shared memory.
+    paired : float
+        Instructions of all threads that are saved where one works on two numbers.
     """
 
     thread: float
@@ -76,6 +80,7 @@ class WalkCounts:
     specials: float
     bytes: float
     shared: float = 0.0
+    paired: float = 0.0
 
 
 @lru_cache(maxsize=512)
@@ -102,7 +107,7 @@ def _alone(recurrence: Recurrence, reduces: bool) -> WalkCounts:
     else:
         parts = [recurrence.body]
     stores = [] if reduces else _stores(recurrence)
-    loads = _moving_loads(parts, recurrence)
+    loads = moving_loads(parts, recurrence)
     computed = sum(instructions_of(part) for part in parts)
     read = sum(count for _, count in loads)
     lines = sum(count * _lines(list(load.indices), recurrence) for load, count in loads)
@@ -124,16 +129,17 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     reads = _state_reads(plan, recurrence, split, loops)
     read = sum(1 / width for _, width, _ in reads)
     own_lines = sum(lines / width for _, width, lines in reads)
-    steady = _moving_loads([outside], recurrence)
+    steady = moving_loads([outside], recurrence)
     alike = [
-        entry for entry in _moving_loads([loop_body], recurrence) if not _varies(entry[0], loops)
+        entry for entry in moving_loads([loop_body], recurrence) if not _varies(entry[0], loops)
     ]
     sent = float(len(alike) + len(_sent(split, loops)))
     sums = float(len(split.sums))
     # Every state's exponential in base 2, some of them by polynomials.
     exps = specials_of(loop_body)
     poly = plan.exp_share / OF * exps
-    of_state = instructions_of(loop_body, bare=True) + poly * (_POLYNOMIAL - 1)
+    ordinary = instructions_of(loop_body, bare=True) - exps
+    of_state = ordinary + exps + poly * (_POLYNOMIAL - 1)
     # Of owners together a pair of sums takes a shuffle, a sum and two choices; the rest of the
     # levels are a shuffle and a sum each, once for all of them.
     together = min(TOGETHER, shared)
@@ -167,7 +173,23 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
         split.states * (exps - poly) + specials_of(tir.seq([*split.before, *split.after])),
         array_bytes(buffers, recurrence),
         _shared_accesses(plan, recurrence, split),
+        split.states * _paired(split, loops, reads, ordinary - len(wide), poly),
     )
+
+
+def _paired(
+    split: StateSplit, loops: tuple[Any, ...], reads: list[Any], made: float, poly: float
+) -> float:
+    """Instructions of a state that pairs save, of those that are ``made`` beside exponentials.
+
+    Of two that wait for nothing one is saved. Where memory holds what the states read along time,
+    two steps are a pair, of which the carries wait; else two states are, of which the sums do. See
+    ``machine.pairs``.
+    """
+    counters = [part.loop_var for part in loops]
+    by_states = any(tir.contains_var(load.indices[-1], counters) for load, *_ in reads)
+    waiting = len(split.sums) if by_states else len(split.dims)
+    return max(0.0, made - waiting + poly * _PAIRED) / 2
 
 
 def _shared_accesses(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> float:
@@ -197,7 +219,7 @@ def _state_reads(
     """Loads for every state and step: elements taken at once, and lines that a warp touches."""
     tables = walk_layout(plan, recurrence, split).tables
     reads = []
-    for load, _ in _moving_loads([tir.seq([part.body for part in loops])], recurrence):
+    for load, _ in moving_loads([tir.seq([part.body for part in loops])], recurrence):
         if not _varies(load, loops):
             continue
         table = next((t for t in tables if tir.structurally_equal(t.access, load)), None)
@@ -213,29 +235,6 @@ def _state_reads(
             lines = max(1.0, split.states * size / _LINE)
         reads.append((load, width, lines))
     return reads
-
-
-def _moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorLoad, float]]:
-    """Different loads of memory that move with time, and how often a step makes each."""
-    moving: list[tuple[TensorLoad, float]] = []
-    skip, time = tvm_ffi.WalkResult.SKIP, recurrence.time.var
-
-    def walk(node: Any, times: float) -> None:
-        def on_loop(loop: tirx.For) -> Any:
-            walk(loop.body, times * known_extent(loop.extent))
-            return skip
-
-        def on_load(load: TensorLoad) -> None:
-            if str(load.source.scope()) == "local" or not tir.contains_var(load, [time]):
-                return
-            if not any(tir.structurally_equal(load, other) for other, _ in moving):
-                moving.append((load, times))
-
-        tvm_ffi.structural_walk(node, [(tirx.For, on_loop), (TensorLoad, on_load)], order="pre")
-
-    for part in parts:
-        walk(part, 1.0)
-    return moving
 
 
 def _lines(indices: list[Any], recurrence: Recurrence) -> float:

@@ -14,12 +14,12 @@ from tvm_scan.schedules.gpu.walk.counts import WalkCounts, walk_counts
 from tvm_scan.schedules.gpu.walk.time_cut import TimeCut
 from tvm_scan.schedules.machine.gpu_chip import (
     BARRIER,
-    CACHE_BYTES,
     CACHED,
     EXP,
     LEVEL,
     MEMORY,
     UNROLLED,
+    GpuChip,
     Work,
 )
 
@@ -29,7 +29,9 @@ __all__ = ["walk_work"]
 _PASS_ON = 20.0
 
 
-def walk_work(plan: WalkPlan, recurrence: Recurrence, rows: float, length: float) -> Work:
+def walk_work(
+    plan: WalkPlan, recurrence: Recurrence, rows: float, length: float, chip: GpuChip
+) -> Work:
     """Lanes walk time: one thread each, or several that share the states; in chunks or not."""
     count = TimeCut(recurrence, plan).count if plan.chunks else 1
     alone = plan.with_(chunks=0)
@@ -42,26 +44,34 @@ def walk_work(plan: WalkPlan, recurrence: Recurrence, rows: float, length: float
     moved = steps * replay.bytes * waste
     chain = _chain(plan, replay, length / count, along_time)
     issued, specials = steps * replay.instructions / 32, steps * replay.specials
-    lines = steps * replay.accesses
+    lines, paired = steps * replay.accesses, steps * replay.paired / 32
     barriers, touched = _barriers(plan, recurrence, length / count), steps * replay.shared
     if count == 1:
-        return Work(moved, specials, issued, barriers, touched, threads, chain, 0.0, 1.0, lines)
+        return Work(
+            *(moved, specials, issued, barriers, touched, threads, chain, 0.0, 1.0, lines),
+            paired=paired,
+        )
     reduce, part = walk_counts(alone, recurrence, reduces=True), (count - 1) / count
     again = steps * reduce.bytes * part
     # What the second-level cache still holds when the replay asks for it.
-    moved += again * waste * (CACHED if again < CACHE_BYTES else 1.0)
+    moved += again * waste * (CACHED if again < chip.cache_bytes else 1.0)
     # Elements are written and read, and carries too, which are half as large.
     scratch = 3.0 * rows * count * element_bytes(recurrence)
-    moved += scratch * (CACHED if scratch < CACHE_BYTES else 1.0)
+    moved += scratch * (CACHED if scratch < chip.cache_bytes else 1.0)
     issued += steps * part * reduce.instructions / 32
     specials += steps * part * reduce.specials
     lines += steps * part * reduce.accesses
+    paired += steps * part * reduce.paired / 32
     chain += _chain(plan, reduce, length / count, along_time)
-    once = count * (MEMORY / AHEAD + _PASS_ON) * recurrence.levels
+    between = count * (MEMORY / AHEAD + _PASS_ON) * recurrence.levels
     launches = 1.0 + 2.0 * recurrence.levels
     touched += steps * part * reduce.shared
     barriers *= 2
-    return Work(moved, specials, issued, barriers, touched, threads, chain, once, launches, lines)
+    return Work(
+        *(moved, specials, issued, barriers, touched, threads, chain, 0.0, launches, lines),
+        between=between,
+        paired=paired,
+    )
 
 
 def _barriers(plan: WalkPlan, recurrence: Recurrence, length: float) -> float:

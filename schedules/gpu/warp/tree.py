@@ -21,6 +21,7 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.replica import Replica
@@ -31,12 +32,34 @@ from tvm_scan.schedules.gpu.thread.block_tree import BlockTree
 from tvm_scan.schedules.gpu.warp.formulas import Formulas, own, watched, with_care
 from tvm_scan.schedules.gpu.warp.shuffles import shuffled
 
-__all__ = ["WarpTree"]
+__all__ = ["WarpTree", "in_turn", "is_ahead", "selects"]
 
 #: Parts of an element that are selected, not branched over.
 _SELECTED = 4
 #: Warps whose totals a thread takes one after another.
 _IN_TURN = 8
+
+
+def is_ahead(recurrence: Recurrence, level: int, warps: int) -> bool:
+    """Return whether a scan makes the carries themselves, and not the elements of their way."""
+    groups = [group for group in recurrence.groups if group.level == level]
+    if any(recurrence.state_axes(group) for group in groups):
+        return False  # no registers for as many more
+    # Of elements with no more parts than carries, a combine costs what an application does.
+    wide = any(len(group.algebra.dtypes) > len(group.carries) for group in groups)
+    return (in_turn(recurrence, level, warps) and wide) or watched(recurrence, level)
+
+
+def in_turn(recurrence: Recurrence, level: int, warps: int) -> bool:
+    """Return whether threads take the totals of the warps one after another."""
+    cells = [recurrence.state_axes(g) for g in recurrence.groups if g.level == level]
+    return 1 < warps <= _IN_TURN and not any(cells)
+
+
+def selects(recurrence: Recurrence) -> bool:
+    """Return whether parts of an element are few enough to be selected, not branched over."""
+    has_cells = any(carry.state_axes for carry in recurrence.carries)
+    return not has_cells and len(element_parts(recurrence)) <= _SELECTED
 
 
 class WarpTree(BlockTree):
@@ -70,20 +93,10 @@ class WarpTree(BlockTree):
         ]
 
     def _is_ahead(self, level: int) -> bool:
-        """Return whether a scan makes the carries themselves, and not the elements of their way."""
-        recurrence = self.replica.recurrence
-        groups = [group for group in recurrence.groups if group.level == level]
-        if any(recurrence.state_axes(group) for group in groups):
-            return False  # no registers for as many more
-        # Of elements with no more parts than carries, a combine costs what an application does.
-        wide = any(len(group.algebra.dtypes) > len(group.carries) for group in groups)
-        return (self._in_turn(level) and wide) or watched(recurrence, level)
+        return is_ahead(self.replica.recurrence, level, self.warps)
 
     def _in_turn(self, level: int) -> bool:
-        """Return whether threads take the totals of the warps one after another."""
-        recurrence = self.replica.recurrence
-        cells = [recurrence.state_axes(g) for g in recurrence.groups if g.level == level]
-        return 1 < self.warps <= _IN_TURN and not any(cells)
+        return in_turn(self.replica.recurrence, level, self.warps)
 
     def scan(self, level: int, mine: Elements, total: Elements, number: Any = 0) -> list[Any]:
         """Statements of one scan; see ``BlockTree``."""
@@ -262,13 +275,12 @@ class WarpTree(BlockTree):
         next shuffle, which takes more instructions than that.
         """
         recurrence = self.replica.recurrence
-        has_cells = any(carry.state_axes for carry in recurrence.carries)
-        selects = not has_cells and len(element_parts(recurrence)) <= _SELECTED
+        chooses = selects(recurrence)
 
         def of_cell(i: int, cell: list[Any]) -> Any:
             earlier, later = left.load(i, [], cell), mine.load(i, [], cell)
             parts = formulas(recurrence.groups[i].algebra).combine(earlier, later)
-            if not selects:
+            if not chooses:
                 return mine.store(i, [], cell, parts)
             names = [tirx.Var(f"part{j}", tir.dtype_of(part)) for j, part in enumerate(parts)]
             binds = [tirx.Bind(name, part) for name, part in zip(names, parts, strict=True)]
@@ -277,7 +289,7 @@ class WarpTree(BlockTree):
             return tir.seq([*binds, mine.store(i, [], cell, chosen)])
 
         stmt = self.replica.for_each_element(mine.level, of_cell)
-        return stmt if selects else tirx.IfThenElse(condition, stmt, None)
+        return stmt if chooses else tirx.IfThenElse(condition, stmt, None)
 
     def prefix(self, level: int, mine: Elements) -> tuple[Elements, list[Any]]:
         """Return the prefix, which lies in the thread's registers."""
