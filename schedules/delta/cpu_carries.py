@@ -154,9 +154,7 @@ class _Carries:
                 return loop("r", together, row, ForKind.UNROLLED, self.index)
 
             def begin(i: Any, v: Any, at: Any) -> Any:
-                return tirx.BufferStore(
-                    sums, tirx.BufferLoad(states, self._state(after, i, v)), at
-                )
+                return tirx.BufferStore(sums, tirx.BufferLoad(states, self._state(after, i, v)), at)
 
             def add(k: Any) -> Any:
                 def cell(i: Any, v: Any, at: Any) -> Any:
