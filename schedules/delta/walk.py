@@ -178,11 +178,13 @@ def shape_of_rule(rule: DeltaRule, steps: int | None = None) -> WalkShape:
 
 
 def vectors_of(machine: Machine, cell: int) -> tuple[int, int]:
-    """Cells of a vector of a machine, and columns whose sums are in its registers."""
-    width = machine.chip.vector_bytes
-    vector = max(1, min(16, width // cell))
-    # Of 32 registers eight sums of two vectors leave enough; of 16, eight of one.
-    return vector, vector * (2 if width == 64 else 1)
+    """Cells of a vector of a machine, and columns whose sums are in its registers.
+
+    Two vectors share what is loaded of each row; where registers are few, they are in turns those
+    of what is known and of outputs.
+    """
+    vector = max(1, min(16, machine.chip.vector_bytes // cell))
+    return vector, 2 * vector
 
 
 def column_counts(values: int) -> list[int]:
