@@ -125,7 +125,7 @@ class _Carries:
         return tir.seq([whole, *strips])
 
     def _strip(self, segment: Any, place: Any, size: int) -> Any:
-        """The same for the columns of a strip, some rows at once."""
+        """Take the columns of a strip past a segment, some rows at once."""
         vector = min(self.vector, size)
         most = max(1, _SUMS * vector // size)
         together = max(n for n in powers(1, most) if self.rows % n == 0)
