@@ -46,11 +46,11 @@ PREPARED = 60.0
 _WAITS = 250.0
 #: The same of a product of two cells of the maps and states of segments of time.
 _CARRIED = 1.2
-#: A thread of the pool that sleeps, as they do beside torch's, wakes so many times as slowly as
-#: one that waits in a loop: 48 us after 4 ms without a call (2 vCPUs of an Emerald Rapids), and
-#: its caches are cold then. There 64 steps of 8 x 64 x 64 took 185 us with the pool and 110
-#: without it, a step in place of 32 x 128 x 128 took 249 and 100.
-ASLEEP = 60.0
+#: Torch's threads, which kernels run on, wake so many times as slowly as those of a pool that has
+#: nothing else to do. Between operators of torch on two cores of a Zen 3, with threads and without,
+#: 64 steps of 8 x 64 x 64 took 107 and 187 us, a step in place of 32 x 128 x 128 90 and 118, one of
+#: 8 x 64 x 64 36 and 36; after 4 ms without a call threads were as far ahead.
+WAKES = 8.0
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ class WalkPlan:
         return [WalkPlan(n, strip, vector, is_on) for n, is_on in product(columns, threads)]
 
     def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
-        """Predict what the walk takes beside torch's threads, with its own asleep."""
-        joins = ASLEEP * self.threads
+        """Predict what the walk takes on torch's threads."""
+        joins = WAKES * self.threads
         return walk_cost(shape, machine, self.columns, STEPS, joins)
 
 

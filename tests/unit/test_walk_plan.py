@@ -40,9 +40,12 @@ def test_a_step_in_place_moves_less():
     """States of 2 MiB that stay where they are lie in the second cache of one core."""
     machine = replace(Machine.of(Target({"kind": "llvm", "mcpu": "emeraldrapids"})), cores=2)
     step = WalkShape(32, 128, 128, 1, group=2)
-    assert chosen(step, machine).threads
-    assert not chosen(replace(step, in_place=True), machine).threads
-    assert chosen(replace(step, in_place=True, states=128), machine).threads
+    in_place = replace(step, in_place=True)
+    plan = chosen(step, machine)
+    assert plan.cost(in_place, machine).seconds < plan.cost(step, machine).seconds
+    # Torch's threads are awake: 32 states are worth them (118 us without, 90 with; a Zen 3).
+    assert chosen(in_place, machine).threads
+    assert not chosen(replace(in_place, states=4), machine).threads
 
 
 def test_few_states_are_cut_for_many_cores(machine):

@@ -256,8 +256,9 @@ def _launcher() -> Path | None:
         path = entries.fetch(name, ".so")
         if path is None:
             content = build_launcher()
-            path = content and entries.insert(name, ".so", content, "tasks on torch's threads")
-    return path or None
+            if content is not None:
+                path = entries.insert(name, ".so", content, "tasks on torch's threads")
+    return path
 
 
 def _plan_text(spec: KernelSpec, bits: tuple[int, ...], device: Device = CPU) -> str:
