@@ -239,9 +239,8 @@ def _load(spec: KernelSpec, plan: str, device: Device) -> Any:
     except RuntimeError:  # no library, or another process made room in the cache meanwhile
         entries.remove(key)
         return build_kernel(spec, plan, device)
-    launcher = None if device.is_gpu else _launcher()
-    if launcher is not None:
-        run_on_torchs_threads(path, launcher)
+    if not device.is_gpu:
+        run_on_torchs_threads(path, _launcher)
     return library
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -28,26 +29,29 @@ _NEEDED = {
 _POINTER = "__TVMBackendParallelLaunch"
 
 
-def run_on_torchs_threads(library: Path, launcher: Path) -> bool:
+def run_on_torchs_threads(library: Path, launcher: Callable[[], Path | None]) -> bool:
     """Let the tasks of a kernel run on torch's threads.
 
     Parameters
     ----------
     library : Path
         A kernel's, which is loaded.
-    launcher : Path
-        The library with the function that runs tasks.
+    launcher : callable
+        Returns the library with the function that runs tasks, or None; not asked for a kernel
+        that has no tasks.
 
     Returns
     -------
     bool
-        False where torch has no such OpenMP, or the kernel no tasks: then nothing has changed.
+        False where there is no launcher, torch has no such OpenMP, or the kernel no tasks: then
+        nothing has changed.
     """
     try:
         pointer = ctypes.c_void_p.in_dll(ctypes.CDLL(str(library)), _POINTER)
     except (OSError, ValueError):
         return False
-    address = _launcher(launcher)
+    path = launcher()
+    address = None if path is None else _address(path)
     if address is None:
         return False
     pointer.value = address
@@ -55,7 +59,7 @@ def run_on_torchs_threads(library: Path, launcher: Path) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _launcher(path: Path) -> int | None:
+def _address(path: Path) -> int | None:
     """Return the address of the function, which knows torch's OpenMP then."""
     openmp = _openmp()
     if openmp is None:
