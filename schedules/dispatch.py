@@ -12,8 +12,8 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.arguments import as_func
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError
-from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.nests import schedule_nests
@@ -31,7 +31,7 @@ def dispatch_by_length(func: tirx.PrimFunc, target: Target | str, cases: Cases) 
     Parameters
     ----------
     func : PrimFunc
-        Its recurrences have one length, which may be symbolic.
+        Its recurrences and delta rules have one length, which may be symbolic.
     target : tvm.target.Target or str
         What it is compiled for. On a GPU the host takes the branch, around the launches; TVM puts
         no barrier into a branch, so that only plans without any (``cuda/lanes``) can be held.
@@ -46,7 +46,7 @@ def dispatch_by_length(func: tirx.PrimFunc, target: Target | str, cases: Cases) 
     Raises
     ------
     RefusalError
-        If the function has no recurrence.
+        If the function has no recurrence and no delta rule.
     PlanError
         If the cases are not ascending, or a plan does not fit.
     ScanError
@@ -77,7 +77,7 @@ def dispatch_by_length(func: tirx.PrimFunc, target: Target | str, cases: Cases) 
             f"none into a branch, got {barred[0]}; compile one function for each range of lengths"
         )
     variants = [schedule_nests(func, target, plan) for _, plan in cases]
-    length = _length(analyse(func).recurrences)
+    length = _length(analyse(func).accepted)
     last = variants[-1]
     body = last.body
     for border, variant in reversed(list(zip(inner, variants[:-1], strict=True))):
@@ -93,7 +93,7 @@ def stands_in_branch(plan: ScanPlan) -> bool:
     return not plan.has_barriers
 
 
-def _length(recurrences: Sequence[Recurrence]) -> object:
+def _length(recurrences: Sequence[TimeLoop]) -> object:
     extents = [recurrence.time.extent for recurrence in recurrences]
     for other in extents[1:]:
         if not tvm_ffi.structural_equal(extents[0], other):

@@ -109,16 +109,16 @@ def dispatched(
     -------
     tuple of (PrimFunc, list) or None
         The scheduled function and its cases; None where one plan serves all lengths, where the
-        length is constant, or where there are several recurrences.
+        length is constant, or where there are several recurrences or delta rules.
     """
-    recurrences = analyse(func).recurrences
-    if len(recurrences) != 1 or tir.as_int(recurrences[0].time.extent) is not None:
+    accepted = analyse(func).accepted
+    if len(accepted) != 1 or tir.as_int(accepted[0].time.extent) is not None:
         return None
     store = database if isinstance(database, RecordStore) else None
     if database is not store and device_of(target).is_gpu:
         return None
     try:
-        cases = plans_by_length(recurrences[0], target, store)
+        cases = plans_by_length(accepted[0], target, store)
         if len(cases) < 2 or not all(stands_in_branch(plan) for _, plan in cases):
             return None
         return dispatch_by_length(func, target, cases), cases

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm.target import Target
 
-from tvm_scan.schedules.delta.walk import ASLEEP, PREPARED, STEPS, WalkShape, shape_of, vectors_of
+from tvm_scan.schedules.delta.walk import PREPARED, STEPS, WAKES, WalkShape, shape_of, vectors_of
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
@@ -67,7 +67,7 @@ class AdjointPlan:
         work = CpuWork(
             cycles=shape.states * cycles / chip.vector_issue,
             tasks=shape.states // shape.group,
-            joins=ASLEEP * self.threads,
+            joins=WAKES * self.threads,
             moved=4 * state + tokens,
             footprint=4 * state + tokens,
         )

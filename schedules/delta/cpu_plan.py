@@ -1,7 +1,8 @@
 """The schedule of a delta rule on a CPU: tasks with some columns of a state walk time.
 
 ``cpu`` builds it, a few steps at once (``few_steps``), and ``walk`` has its cost. Fewer columns
-make more tasks, of which each repeats what all columns share.
+make more tasks, of which each repeats what all columns share; so do segments of time (``time_cut``,
+``cpu_carries``), which are passed twice.
 """
 
 from __future__ import annotations
@@ -16,16 +17,25 @@ from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.cpu.vector_math import has_transcendentals
 from tvm_scan.schedules.delta.cpu import build_delta, pairs_of
+from tvm_scan.schedules.delta.cpu_carries import build_carries
+from tvm_scan.schedules.delta.time_cut import (
+    TimeCut,
+    check_chunks,
+    chunk_counts,
+    describe_chunks,
+    why_wasteful,
+)
 from tvm_scan.schedules.delta.walk import (
     STEPS,
     column_counts,
+    cut_cost,
     shape_of_rule,
     vectors_of,
     walk_cost,
 )
 from tvm_scan.schedules.machine.cpu_cost import CpuCost
 from tvm_scan.schedules.machine.machine import Machine
-from tvm_scan.schedules.picture import Picture, Serial
+from tvm_scan.schedules.picture import Chunks, Picture, Serial
 from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["DeltaWalk"]
@@ -54,6 +64,8 @@ class DeltaWalk(ScanPlan):
         Whether tasks go to other threads, which have to be woken.
     ldexp : bool
         Whether polynomials scale by powers of two in one instruction, which AVX-512 has.
+    chunks : int
+        Segments of time that are passed at once (``time_cut``), for few states; 0 for none.
     """
 
     device: ClassVar[str] = "cpu"
@@ -66,6 +78,7 @@ class DeltaWalk(ScanPlan):
     vector: int = 8
     threads: bool = False
     ldexp: bool = False
+    chunks: int = 0
 
     def check_fit(self, recurrence: DeltaRule, machine: Machine) -> None:
         """Check sizes, and what only some processors have."""
@@ -101,14 +114,28 @@ class DeltaWalk(ScanPlan):
             machine.processor,
             "leave ldexp at False",
         )
+        check_chunks(self, recurrence, self.chunks)
 
     def build(self, recurrence: DeltaRule) -> Built:
         """Return the tasks."""
-        return build_delta(recurrence, self)
+        if not self.chunks:
+            return build_delta(recurrence, self)
+        cut = TimeCut.of(recurrence, self.chunks, self.steps)
+        before = [*build_delta(cut.effects, self).nests, *build_delta(cut.maps, self).nests]
+        between = build_carries(recurrence, cut, self)
+        outputs = build_delta(cut.outputs, self).nests
+        return Built([*before, *between, *outputs], [cut.states, cut.products])
+
+    def why_wasteful(self, steps: int) -> str | None:
+        """Say so where chunks of time have fewer steps than are taken at once."""
+        return why_wasteful(self.chunks, self.steps, steps)
 
     def cost(self, recurrence: DeltaRule, machine: Machine, steps: int | None = None) -> CpuCost:
         """Predict the time; threads wake as fast as they do between calls that follow soon."""
         shape = shape_of_rule(recurrence, steps)
+        if self.chunks:
+            joins = float(self.threads)
+            return cut_cost(shape, machine, self.columns, self.steps, joins, self.chunks)
         return walk_cost(shape, machine, self.columns, self.steps, float(self.threads))
 
     @classmethod
@@ -119,16 +146,12 @@ class DeltaWalk(ScanPlan):
         vectors = tuple(n for n in (base.vector // 2, base.vector) if n)
         strips = tuple(base.vector * n for n in (1, 2, 4))
         columns = tuple(column_counts(int(recurrence.columns.extent)))
-        yield Branch(
-            base,
-            (
-                ("columns", columns),
-                ("steps", steps),
-                ("strip", strips),
-                ("vector", vectors),
-                ("threads", _threads(recurrence, machine)),
-            ),
-        )
+        choices = (("columns", columns), ("steps", steps), ("strip", strips), ("vector", vectors))
+        threads = _threads(recurrence, machine)
+        yield Branch(base, (*choices, ("threads", threads)))
+        if counts := _chunk_counts(recurrence, machine):
+            cut = base.with_(threads=True, chunks=counts[0])
+            yield Branch(cut, (*choices, ("chunks", counts)))
 
     @classmethod
     def shortlist(cls, recurrence: DeltaRule, machine: Machine) -> Iterator[ScanPlan]:
@@ -137,6 +160,12 @@ class DeltaWalk(ScanPlan):
         for columns in column_counts(int(recurrence.columns.extent)):
             for threads in _threads(recurrence, machine):
                 yield base.with_(columns=columns, threads=bool(threads))
+            if tir.as_int(recurrence.time.extent) is None:  # which may be a single step
+                continue
+            for chunks in _chunk_counts(recurrence, machine):
+                plan = base.with_(columns=columns, threads=True, chunks=chunks)
+                if plan.fits(recurrence, machine):
+                    yield plan
 
     @classmethod
     def _base(cls, recurrence: DeltaRule, machine: Machine) -> DeltaWalk:
@@ -149,7 +178,10 @@ class DeltaWalk(ScanPlan):
         where = "on the threads of the pool" if self.threads else "on the calling thread"
         tasks = f"{self.columns} columns of a state, {where}"
         note = f"({self.steps} at once; sums of {self.strip} columns in registers)"
-        return Picture((("tasks", tasks),), (Serial("lane", "task", note),))
+        lines, walk = (("tasks", tasks),), Serial("lane", "task", note)
+        if not self.chunks:
+            return Picture(lines, (walk,))
+        return Picture((describe_chunks(self.chunks), *lines), (Chunks(self.chunks), walk))
 
 
 def max_steps(rule: DeltaRule) -> int:
@@ -167,3 +199,8 @@ def _threads(rule: DeltaRule, machine: Machine) -> tuple[int, ...]:
     if machine.cores == 1:
         return (0,)
     return (0, 1) if all(tir.as_int(axis.extent) is not None for axis in rule.lanes) else (1,)
+
+
+def _chunk_counts(rule: DeltaRule, machine: Machine) -> tuple[int, ...]:
+    """Values of `chunks` where there are cores for them."""
+    return chunk_counts(rule) if machine.cores > 1 else ()

@@ -1,10 +1,10 @@
 """A few steps of a delta rule at once, over a tile of the state that a core's first cache holds.
 
 With the names of ``chunk``, in chunks so short that all sums are in registers: one pass over the
-tile yields what all steps read of the state before them, what they read of each other follows by
-substitution, and another pass leaves the state after them. A cell takes ``3 + 1 / C`` operations a
-step for one term and one read, where step after step it takes 4, and is read twice and written once
-for all C of them. `tvm_scan.loops.delta_chunk` is the same for the loops of torch's functions.
+tile, two where registers are few, yields what all steps read of the state before them, what they
+read of each other follows by substitution, and another pass leaves the state after them. A cell
+takes ``3 + 1 / C`` operations a step for one term and one read, where step after step it takes 4.
+`tvm_scan.loops.delta_chunk` is the same for the loops of torch's functions.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
+from tvm_scan.loops.delta_walk import register_sums
 from tvm_scan.schedules.common.ir import int_const, loop
 from tvm_scan.schedules.delta.chunk import Chunk, scale
 
@@ -55,7 +56,10 @@ class FewSteps:
         reading, reads = len(chunk.reading), len(chunk.rule.reads)
         self.vector = plan.vector
         # More columns for fewer steps, fewer where more is read.
-        most = plan.strip * chunk.steps * _READS // (count * max(_READS, reading + reads))
+        pairs, self.sums = max(_READS, reading + reads), register_sums(plan.vector, chunk.dtype)
+        most = plan.strip * chunk.steps * _READS // (count * pairs)
+        if count == 1:  # whose sums are in one pass
+            most = min(most, max(plan.strip, self.sums * self.vector // pairs))
         widths = range(self.vector, chunk.width + 1, self.vector)
         fitting = [n for n in widths if n <= most and chunk.width % n == 0]
         self.strip = max(fitting, default=self.vector)
@@ -69,8 +73,8 @@ class FewSteps:
         self.amount = sums("amount", len(chunk.rule.terms))
         #: Gates of the columns since the head, where there are some.
         self.faded = [] if chunk.fade is None else [buffer(f"faded_{count}", self.strip)]
-        pairs = (reading + reads) * len(chunk.rule.terms) * count
-        self.parts = [buffer(f"part{n}_{count}", self.lanes) for n in range(pairs)]
+        number = (reading + reads) * len(chunk.rule.terms) * count
+        self.parts = [buffer(f"part{n}_{count}", self.lanes) for n in range(number)]
 
     def steps(self) -> Any:
         """Return the statements: the reads into ``outs``, and the state after the steps."""
@@ -182,7 +186,7 @@ class FewSteps:
         def state(i: Any, u: Any) -> list[Any]:
             return [i * chunk.width + column + u]
 
-        def read(i: Any) -> Any:
+        def read(some: list[tuple[Var, Var]], i: Any) -> Any:
             def term(t: int, total: Var, vectors: Var) -> Any:
                 return self._columns(
                     lambda u: self._add(
@@ -194,7 +198,7 @@ class FewSteps:
                     )
                 )
 
-            return tir.seq(term(t, *pair) for t in range(self.count) for pair in pairs)
+            return tir.seq(term(t, *pair) for t in range(self.count) for pair in some)
 
         def write(i: Any) -> Any:
             def cell(u: Any) -> Any:
@@ -209,10 +213,12 @@ class FewSteps:
 
             return self._columns(cell)
 
+        each = max(1, self.sums * self.vector // (self.count * self.strip))
+        passes = [pairs[first : first + each] for first in range(0, len(pairs), each)]
         return tir.seq(
             [
                 *(self._clear(total, t) for total, _ in pairs for t in range(self.count)),
-                loop("i", self.rows, read, dtype=self.index) if pairs else None,
+                *(loop("i", self.rows, partial(read, some), dtype=self.index) for some in passes),
                 *(self._substitute(t, column) for t in range(self.count)),
                 self._fade(column),
                 loop("i", self.rows, write, dtype=self.index),

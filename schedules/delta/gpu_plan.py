@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 from typing import ClassVar
 
 from tvm_scan import tir
@@ -19,7 +19,14 @@ from tvm_scan.schedules.delta.gpu import build_delta_blocks, shared_bytes
 from tvm_scan.schedules.delta.gpu_block import COLUMNS
 from tvm_scan.schedules.delta.gpu_carries import build_carries
 from tvm_scan.schedules.delta.gpu_cost import blocks_work, cut_work
-from tvm_scan.schedules.delta.time_cut import TimeCut, arrays_of, why_uncut
+from tvm_scan.schedules.delta.time_cut import (
+    TimeCut,
+    arrays_of,
+    check_chunks,
+    chunk_counts,
+    describe_chunks,
+    why_wasteful,
+)
 from tvm_scan.schedules.machine.gpu_cost import Block, GpuCost, gpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Chunks, Picture, Serial
@@ -29,10 +36,6 @@ __all__ = ["DeltaBlocks"]
 
 #: Steps of a chunk, the most first; threads of a block, those of a default first.
 _STEPS, _THREADS = (16, 8, 4), (128, 64, 256)
-#: Most chunks of time, and steps of one at least.
-_MOST_CHUNKS, _LEAST_CHUNK = 1024, 64
-#: Most cells of an array between kernels: indices may have 32 bits.
-_MOST_CELLS = 1 << 31
 #: Bytes that a thread has under way: a cell of every vector.
 _WAITING = 16.0
 
@@ -74,7 +77,7 @@ class DeltaBlocks(ScanPlan):
             f"threads_per_block={self.threads_per_block}",
             "use 128, or run the loop as it was written",
         )
-        self._check_chunks(recurrence)
+        check_chunks(self, recurrence, self.chunks)
         arrays = self._arrays(recurrence)
         self.require(
             arrays <= device.buffers,
@@ -101,32 +104,6 @@ class DeltaBlocks(ScanPlan):
         between = 4 + len(recurrence.finish)
         return max(between, *(len(arrays_of(one)) for one in passes))
 
-    def _check_chunks(self, recurrence: DeltaRule) -> None:
-        self.require(
-            self.chunks == 0 or 2 <= self.chunks <= _MOST_CHUNKS,
-            f"0, or 2 to {_MOST_CHUNKS} chunks of time",
-            f"chunks={self.chunks}",
-            "leave chunks at 0",
-        )
-        if not self.chunks:
-            return
-        states = prod(tir.as_int(lane.extent) or 0 for lane in recurrence.lanes)
-        rows, columns = int(recurrence.rows.extent), int(recurrence.columns.extent)
-        cells = states * (self.chunks + 1) * rows * max(rows, columns)
-        self.require(
-            cells < _MOST_CELLS,
-            f"fewer than {_MOST_CELLS} cells of the states between chunks",
-            f"{cells}",
-            "use fewer chunks",
-        )
-        column = why_uncut(recurrence)
-        self.require(
-            column is None,
-            "a rule that multiplies all columns of the state by one matrix, for chunks of time",
-            str(column),
-            "leave chunks at 0",
-        )
-
     def shared_bytes(self, recurrence: DeltaRule) -> int:
         """Bytes of everything of a chunk."""
         return shared_bytes(recurrence, self.steps)
@@ -152,9 +129,7 @@ class DeltaBlocks(ScanPlan):
 
     def why_wasteful(self, steps: int) -> str | None:
         """Say so where chunks of time have less than a chunk of steps."""
-        if self.chunks * self.steps <= max(1, steps):
-            return None
-        return f"expected chunks of {self.steps} steps or more, got {self.chunks} of {steps} steps"
+        return why_wasteful(self.chunks, self.steps, steps)
 
     def cost(self, recurrence: DeltaRule, machine: Machine, steps: int | None = None) -> GpuCost:
         """Predict the time."""
@@ -173,7 +148,7 @@ class DeltaBlocks(ScanPlan):
         steps, threads = tuple(sorted(_STEPS)), tuple(sorted(_THREADS))
         choices = (("steps", steps), ("threads_per_block", threads))
         yield Branch(cls(), choices)
-        if counts := _chunk_counts(recurrence):
+        if counts := chunk_counts(recurrence):
             yield Branch(cls(chunks=counts[0]), (*choices, ("chunks", counts)))
 
     @classmethod
@@ -184,7 +159,7 @@ class DeltaBlocks(ScanPlan):
         yield base
         if tir.as_int(recurrence.time.extent) is None:  # which may be a single step
             return
-        cut = (base.with_(chunks=count) for count in _chunk_counts(recurrence))
+        cut = (base.with_(chunks=count) for count in chunk_counts(recurrence))
         yield from (plan for plan in cut if plan.fits(recurrence, machine))
 
     def picture(self, recurrence: DeltaRule) -> Picture:
@@ -197,16 +172,4 @@ class DeltaBlocks(ScanPlan):
         walk = Serial("lane", "block", note)
         if not self.chunks:
             return Picture(lines, (walk,))
-        cut = (
-            f"{self.chunks} of time: what each makes of no state and of the identity; states past "
-            "them in order; outputs"
-        )
-        return Picture((("chunks", cut), *lines), (Chunks(self.chunks), walk))
-
-
-def _chunk_counts(rule: DeltaRule) -> tuple[int, ...]:
-    """Chunks of time that are worth passing twice."""
-    if why_uncut(rule) is not None:
-        return ()
-    length = known_extent(rule.time.extent)
-    return tuple(n for n in (4, 8, 16, 32, 64) if n * _LEAST_CHUNK <= length)
+        return Picture((describe_chunks(self.chunks), *lines), (Chunks(self.chunks), walk))

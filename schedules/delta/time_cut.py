@@ -1,4 +1,4 @@
-"""Time of a delta rule cut into segments, each a rule of its own, so that few states fill a GPU.
+"""Time of a delta rule cut into segments, each a rule of its own: few states fill many cores.
 
 A segment of time changes a state by ``S' = M S + U``: M, K x K, is what its gates and reads make
 of the state, and U what it makes of none. So all segments are passed at once, twice: first without
@@ -11,16 +11,17 @@ passes its segments in order, a product of K x K by K x V for each::
     S[p + 1] = M[p] S[p] + U[p]                 one after another
     the segment p from S[p]                     columns of V, outputs
 
-Every pass is the rule over a shorter time, with one lane more, and built as any other. M is the
-same for all columns of the state, so no rate or gate may be a column's. Yang et al. 2024 (arXiv
-2406.06484, section 3) give the form for chunks.
+Every pass is the rule over a shorter time, with one lane more, and built as any other, on a GPU
+and on a CPU. M is the same for all columns of the state, so no rate or gate may be a column's. Yang
+et al. 2024 (arXiv 2406.06484, section 3) give the form for chunks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 from tvm.ir import Var
@@ -30,8 +31,25 @@ from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule, Term
 from tvm_scan.recurrence import Axis
 from tvm_scan.schedules.common.ir import as_dtype, int_const, local
+from tvm_scan.schedules.common.sizes import known_extent
 
-__all__ = ["TimeCut", "arrays_of", "why_uncut"]
+if TYPE_CHECKING:
+    from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = [
+    "TimeCut",
+    "arrays_of",
+    "check_chunks",
+    "chunk_counts",
+    "describe_chunks",
+    "why_uncut",
+    "why_wasteful",
+]
+
+#: Most chunks of time, and steps of one at least.
+_MOST_CHUNKS, _LEAST_CHUNK = 1024, 64
+#: Most cells of an array between passes: indices may have 32 bits.
+_MOST_CELLS = 1 << 31
 
 
 def why_uncut(rule: DeltaRule) -> str | None:
@@ -42,6 +60,62 @@ def why_uncut(rule: DeltaRule) -> str | None:
     if any(t.source is not None and tir.contains_var(t.rate, column) for t in rule.terms):
         return "a rate of the columns"
     return None
+
+
+def check_chunks(plan: ScanPlan, rule: DeltaRule, chunks: int) -> None:
+    """Check a plan's chunks of time; 0 for none.
+
+    Raises
+    ------
+    PlanError
+        If there are too many or too few, what is between them is too large, or the rule cannot be
+        cut.
+    """
+    plan.require(
+        chunks == 0 or 2 <= chunks <= _MOST_CHUNKS,
+        f"0, or 2 to {_MOST_CHUNKS} chunks of time",
+        f"chunks={chunks}",
+        "leave chunks at 0",
+    )
+    if not chunks:
+        return
+    states = prod(tir.as_int(lane.extent) or 0 for lane in rule.lanes)
+    rows, columns = int(rule.rows.extent), int(rule.columns.extent)
+    cells = states * (chunks + 1) * rows * max(rows, columns)
+    plan.require(
+        cells < _MOST_CELLS,
+        f"fewer than {_MOST_CELLS} cells of the states between chunks",
+        f"{cells}",
+        "use fewer chunks",
+    )
+    column = why_uncut(rule)
+    plan.require(
+        column is None,
+        "a rule that multiplies all columns of the state by one matrix, for chunks of time",
+        str(column),
+        "leave chunks at 0",
+    )
+
+
+def chunk_counts(rule: DeltaRule) -> tuple[int, ...]:
+    """Chunks of time that are worth passing twice."""
+    if why_uncut(rule) is not None:
+        return ()
+    length = known_extent(rule.time.extent)
+    return tuple(n for n in (4, 8, 16, 32, 64) if n * _LEAST_CHUNK <= length)
+
+
+def why_wasteful(chunks: int, each: int, steps: int) -> str | None:
+    """Say so where chunks of time have fewer steps than are taken at once."""
+    if chunks * each <= max(1, steps):
+        return None
+    return f"expected chunks of {each} steps or more, got {chunks} of {steps} steps"
+
+
+def describe_chunks(chunks: int) -> tuple[str, str]:
+    """Return a line for pictures: that time is cut, and what follows."""
+    passes = "what each makes of no state and of the identity; states past them in order; outputs"
+    return "chunks", f"{chunks} of time: {passes}"
 
 
 def arrays_of(rule: DeltaRule) -> list[Var]:

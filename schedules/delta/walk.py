@@ -8,7 +8,7 @@ at once. Fewer columns make more tasks, of which each repeats what all columns s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -25,6 +25,7 @@ __all__ = [
     "WalkPlan",
     "WalkShape",
     "column_counts",
+    "cut_cost",
     "decide",
     "shape_of",
     "shape_of_rule",
@@ -36,17 +37,20 @@ __all__ = [
 #: takes more than is saved: chunks of 16 as products of matrices took 1.27 times as long (512 steps
 #: of 32 x 128 x 128 on an Emerald Rapids).
 STEPS = 4
-#: Vector operations for a vector of the state and one step, of each term of the rule.
-_READ, _WRITTEN = 2.0, 1.0
+#: Vector operations for a vector of the state and one step: for what a step reads before it, as
+#: much for its outputs, and for each term of the rule.
+_READ, _WRITTEN = 1.0, 1.0
 #: The same for a vector of a row and so many steps: products of pairs, gates, copies.
 PREPARED = 60.0
 #: Cycles of a chunk in which a sum waits for the one before: sums of pairs, substitution.
 _WAITS = 250.0
-#: A thread of the pool that sleeps, as they do beside torch's, wakes so many times as slowly as
-#: one that waits in a loop: 48 us after 4 ms without a call (2 vCPUs of an Emerald Rapids), and
-#: its caches are cold then. There 64 steps of 8 x 64 x 64 took 185 us with the pool and 110
-#: without it, a step in place of 32 x 128 x 128 took 249 and 100.
-ASLEEP = 60.0
+#: The same of a product of two cells of the maps and states of segments of time.
+_CARRIED = 1.2
+#: Torch's threads, which kernels run on, wake so many times as slowly as those of a pool that has
+#: nothing else to do. Between operators of torch on two cores of a Zen 3, with threads and without,
+#: 64 steps of 8 x 64 x 64 took 107 and 187 us, a step in place of 32 x 128 x 128 90 and 118, one of
+#: 8 x 64 x 64 36 and 36; after 4 ms without a call threads were as far ahead.
+WAKES = 8.0
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,8 @@ class WalkPlan:
         return [WalkPlan(n, strip, vector, is_on) for n, is_on in product(columns, threads)]
 
     def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
-        """Predict what the walk takes beside torch's threads, with its own asleep."""
-        joins = ASLEEP * self.threads
+        """Predict what the walk takes on torch's threads."""
+        joins = WAKES * self.threads
         return walk_cost(shape, machine, self.columns, STEPS, joins)
 
 
@@ -174,11 +178,13 @@ def shape_of_rule(rule: DeltaRule, steps: int | None = None) -> WalkShape:
 
 
 def vectors_of(machine: Machine, cell: int) -> tuple[int, int]:
-    """Cells of a vector of a machine, and columns whose sums are in its registers."""
-    width = machine.chip.vector_bytes
-    vector = max(1, min(16, width // cell))
-    # Of 32 registers eight sums of two vectors leave enough; of 16, eight of one.
-    return vector, vector * (2 if width == 64 else 1)
+    """Cells of a vector of a machine, and columns whose sums are in its registers.
+
+    Two vectors share what is loaded of each row; where registers are few, they are in turns those
+    of what is known and of outputs.
+    """
+    vector = max(1, min(16, machine.chip.vector_bytes // cell))
+    return vector, 2 * vector
 
 
 def column_counts(values: int) -> list[int]:
@@ -202,12 +208,50 @@ def walk_cost(
     joins : float
         Times that the pool is woken, each as the machine says.
     """
+    work = _work(shape, machine, columns, at_once, joins)
+    return cpu_cost(work, machine.chip, machine.cores)
+
+
+def cut_cost(
+    shape: WalkShape, machine: Machine, columns: int, at_once: int, joins: float, segments: int
+) -> CpuCost:
+    """Predict what the passes over segments of time take, and the one from segment to segment.
+
+    The other parameters are those of `walk_cost`.
+    """
+    chip = machine.chip
+    length = -(-shape.length // segments)
+    part = replace(shape, states=shape.states * segments, length=length)
+    maps = replace(part, values=shape.keys)
+    work = _work(part, machine, columns, at_once, joins, outputs=False)
+    work = work + _work(maps, machine, columns, at_once, joins, outputs=False)
+    work = work + _work(part, machine, columns, at_once, joins)
+    blocks = -(-shape.values // columns)
+    tasks = shape.states * blocks
+    vectors = -(-shape.values // (chip.vector_bytes // shape.cell))
+    cycles = shape.states * segments * shape.keys**2 * vectors * _CARRIED / chip.vector_issue
+    cells = part.states * shape.keys * (blocks * shape.keys + 3 * shape.values)
+    # A task takes segment after segment, so that there may be fewer than cores.
+    used = min(machine.cores, tasks) if joins else 1
+    carried = CpuWork(0.0, tasks, joins, moved=cells * shape.cell, alone=cycles / used)
+    return cpu_cost(work + carried, chip, machine.cores)
+
+
+def _work(
+    shape: WalkShape,
+    machine: Machine,
+    columns: int,
+    at_once: int,
+    joins: float,
+    outputs: bool = True,
+) -> CpuWork:
+    """Count what a walk does, with its outputs or without."""
     chip = machine.chip
     columns = min(columns, shape.values)
     tasks = shape.states * -(-shape.values // columns)
     lanes = chip.vector_bytes // shape.cell
     rows, vectors = -(-shape.keys // lanes), shape.keys * -(-columns // lanes)
-    each = _READ + _WRITTEN * shape.terms + 1 / at_once
+    each = _READ * (1 + outputs) + _WRITTEN * shape.terms + 1 / at_once
     # Pairs of steps grow with their square, what waits for the step before with their number.
     pairs, waits = (at_once / STEPS) ** 2, _WAITS * at_once / STEPS
     cycles = vectors * each * at_once / chip.vector_issue + waits
@@ -217,11 +261,10 @@ def walk_cost(
         cycles += 3 * tile / (chip.private_rate * chip.cycle)
     state = shape.states * shape.keys * shape.values * shape.cell
     tokens = shape.states * shape.length * 2 * (shape.keys + shape.values) * shape.cell
-    work = CpuWork(
+    return CpuWork(
         cycles=tasks * shape.length / at_once * cycles,
         tasks=tasks,
         joins=joins,
         moved=(2 if shape.in_place else 3) * state + tokens,
         footprint=(1 if shape.in_place else 2) * state + tokens,
     )
-    return cpu_cost(work, chip, machine.cores)

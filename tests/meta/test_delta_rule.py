@@ -165,6 +165,9 @@ def test_plans_are_right(text):
         ("cpu/delta_walk(threads=2)", "expected True or False for threads"),
         ("cpu/delta_walk(chunk=4)", "the field 'chunk'"),
         ("cpu/delta_walk(steps=4, steps=4)", "steps twice"),
+        ("cpu/delta_walk(chunks=1)", "expected 0, or 2 to 1024 chunks of time, got chunks=1"),
+        ("cpu/delta_walk(chunks=-4)", "expected 0, or 2 to 1024 chunks of time"),
+        ("cpu/delta_walk(chunks=99999999)", "expected 0, or 2 to 1024 chunks of time"),
         ("cpu/lanes()", "expected a plan for a delta rule, got one for a recurrence"),
         ("cuda/delta_blocks(steps=7)", "expected chunks of 4, 8, 16 steps"),
         ("cuda/delta_blocks(steps=-16)", "expected chunks of 4, 8, 16 steps"),
@@ -203,8 +206,9 @@ def tvm_machine(plan):
 
 def test_what_is_between_chunks_can_be_indexed():
     many = linear_attention(4096, heads=512, size=128)
-    with pytest.raises(PlanError, match="expected fewer than 2147483648 cells of the states"):
-        parallelize(many, GPU, "cuda/delta_blocks(steps=4, chunks=1024)")
+    for target, plan in ((GPU, "cuda/delta_blocks"), (CPU, "cpu/delta_walk")):
+        with pytest.raises(PlanError, match="expected fewer than 2147483648 cells of the states"):
+            parallelize(many, target, f"{plan}(steps=4, chunks=1024)")
 
 
 def test_many_products_take_fewer_steps_at_once():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import tirx
+from tvm.target import Target
 
 from tests.programs.delta_programs import (
     FORMS,
@@ -268,34 +269,54 @@ def test_blocks_against_float64(length, keys, values, each, symbolic):
 
 #: Segments of one chunk of steps, of several, and more than there are steps.
 CUTS = ["steps=4, chunks=3", "steps=16, chunks=2, threads_per_block=64", "steps=4, chunks=12"]
+#: Likewise on a CPU, whose threads take them; columns that no strip or vector divides.
+CPU_CUTS = [
+    "steps=4, chunks=3, threads=True, columns=16",
+    "steps=2, chunks=2",
+    "steps=4, chunks=12, threads=True, columns=16, strip=4, vector=4",
+]
 
 
-def run_cut(plan):
+def run_cut(device, plan):
     def run(func, arrays):
-        scheduled = parallelize(func, CUDA_TARGET, f"cuda/delta_blocks({plan})")
+        if device == "cuda":
+            scheduled = parallelize(func, CUDA_TARGET, f"cuda/delta_blocks({plan})")
+            assert "delta_carries" in scheduled.script()
+            return run_cuda(scheduled, arrays)
+        scheduled = parallelize(func, CPU, f"cpu/delta_walk({plan})")
         assert "delta_carries" in scheduled.script()
-        return run_cuda(scheduled, arrays)
+        return called(compile_cached(scheduled, target=CPU, plainly=True), arrays)
 
     return run
 
 
+def each_cut(name):
+    return [("cuda", name, plan) for plan in CUTS] + [("cpu", name, plan) for plan in CPU_CUTS]
+
+
 @pytest.mark.parametrize(
-    ("name", "plan"),
-    [*(("own_state", plan) for plan in CUTS), *((n, CUTS[0]) for n in ("two_vectors", "product"))],
+    ("device", "name", "plan"),
+    [
+        *each_cut("own_state"),
+        *(("cuda", name, CUTS[0]) for name in ("two_vectors", "product")),
+        *(("cpu", name, CPU_CUTS[0]) for name in ("two_vectors", "product", "trapezoid")),
+    ],
 )
-def test_segments_of_forms(name, plan):
+def test_segments_of_forms(device, name, plan):
     """Maps of segments are combined, and each is replayed from the state before it."""
     func = FORMS[name]
     given = arguments(func)
-    for got, want in zip(run_cut(plan)(func, given), run_loop(func, given), strict=True):
+    for got, want in zip(run_cut(device, plan)(func, given), run_loop(func, given), strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize(("device", "plan"), [("cuda", CUTS[0]), ("cpu", CPU_CUTS[0])])
 @pytest.mark.parametrize("name", ["own_state", "with_resets"])
-def test_no_step_sees_what_comes_later_in_segments(name):
-    check_causal(name, "Vs", np.nan, run_cut(CUTS[0]))
+def test_no_step_sees_what_comes_later_in_segments(name, device, plan):
+    check_causal(name, "Vs", np.nan, run_cut(device, plan))
 
 
+@pytest.mark.parametrize(("device", "plan"), [("cuda", CUTS[0]), ("cpu", CPU_CUTS[0])])
 @pytest.mark.parametrize(
     ("length", "keys", "values", "each", "symbolic", "decay"),
     [
@@ -305,19 +326,52 @@ def test_no_step_sees_what_comes_later_in_segments(name):
         (40, 8, 8, False, False, -120.0),
     ],
 )
-def test_segments_against_float64(length, keys, values, each, symbolic, decay):
+def test_segments_against_float64(length, keys, values, each, symbolic, decay, device, plan):
     sizes = {"each": each, "symbolic": symbolic, "heads": 1, "decay": decay}
-    got, want = attention(length, keys, values, run=run_cut(CUTS[0]), **sizes)
+    got, want = attention(length, keys, values, run=run_cut(device, plan), **sizes)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_what_many_cores_choose_is_right():
+    """The default of 16 cores for one head, run by those that are here."""
+    many = Target({"kind": "llvm", "mcpu": "znver3", "num-cores": 16})
+
+    def run(func, arrays):
+        (rule,) = analyse(func).deltas
+        plan = default_plan(many, rule)
+        assert plan.chunks and plan.threads
+        return run_cut("cpu", str(plan).partition("(")[2].removesuffix(")"))(func, arrays)
+
+    got, want = attention(1025, 64, 64, heads=1, run=run)
     for one, other in zip(got, want, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_a_column_of_its_own_has_no_map():
     for name, reason in (("several_sums", "a rate"), ("gates_of_columns", "a gate")):
-        with pytest.raises(PlanError, match=f"by one matrix, for chunks of time, got {reason} of"):
-            parallelize(FORMS[name], CUDA_TARGET, "cuda/delta_blocks(chunks=4)")
         (rule,) = analyse(FORMS[name]).deltas
-        assert not any(plan.chunks for plan in enumerate_plans(CUDA_TARGET, rule))
+        wanted = f"by one matrix, for chunks of time, got {reason} of"
+        plans = {CUDA_TARGET: "cuda/delta_blocks(", CPU: "cpu/delta_walk(steps=1, "}
+        for target, plan in plans.items():
+            with pytest.raises(PlanError, match=wanted):
+                parallelize(FORMS[name], target, f"{plan}chunks=4)")
+            assert not any(plan.chunks for plan in enumerate_plans(target, rule))
+
+
+def test_few_long_states_are_cut_for_many_cores():
+    def chosen(cores, heads, size, length=8192):
+        target = Target({"kind": "llvm", "mcpu": "znver3", "num-cores": cores})
+        (rule,) = analyse(linear_attention(length, heads, size)).deltas
+        return default_plan(target, rule)
+
+    assert chosen(16, 1, 64).chunks == 8
+    assert chosen(64, 1, 128).chunks == 8
+    assert not chosen(2, 1, 128).chunks, "columns fill two cores without passing time twice"
+    assert not chosen(16, 32, 128).chunks
+    assert not chosen(16, 1, 64, 16).chunks
+    assert not chosen(64, 1, 64, None).chunks, "it may be a step"
+    assert not chosen(1, 1, 64).chunks
 
 
 def test_few_long_states_are_cut_and_many_are_not():

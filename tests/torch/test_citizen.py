@@ -225,6 +225,24 @@ def test_a_forked_child_runs_parallel_kernels(method):
             child.kill()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere TVM has threads of its own")
+def test_kernels_run_on_torchs_own_threads():
+    """Which wait for the next operator in a loop, and would take the cores from others."""
+    code = (
+        "import os, torch, tvm_scan.torch as ts\n"
+        "threads = lambda: len(os.listdir('/proc/self/task'))\n"
+        "torch.ones(1 << 20).exp().sum()\n"
+        "before, (a, x) = threads(), torch.rand(2, 64, 4096)\n"
+        "got, want = ts.linear_recurrence(a, x), torch.zeros(64)\n"
+        "for t in range(4096): want = a[:, t] * want + x[:, t]\n"
+        "torch.testing.assert_close(got[:, -1], want)\n"
+        "print(torch.get_num_threads(), threads() - before)"
+    )
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "0"]
+
+
 def test_the_next_process_needs_no_tvm():
     """Kernels from the cache load without importing the compiler, in any process."""
     code = (

@@ -11,6 +11,7 @@ from tvm.target import Target
 
 from tests.golden.test_resources import barriers
 from tests.meta.test_nearest import CHUNKS, PAIRS, commit
+from tests.programs.test_delta import attention, called
 from tests.relax.test_passes import expected, module
 from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import (
@@ -209,3 +210,27 @@ def test_a_relax_function_of_symbolic_length(caplog):
         a, x = np.random.default_rng(0).random((2, 4, n)).astype("float32")
         got = vm["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(x)).numpy()
         np.testing.assert_allclose(got, expected(a, x), 1e-4, 1e-4)
+
+
+def test_a_delta_rule_is_cut_in_time_where_it_is_long():
+    """For many cores; run by those that are here, on both sides of each border."""
+    many = Target({"kind": "llvm", "mcpu": "znver3", "num-cores": 16})
+    made = {}
+
+    def run(func, given):
+        if not made:
+            made["func"], made["cases"] = dispatched(func, many)
+            made["compiled"] = compile_cached(made["func"], target=CPU, plainly=True)
+        return called(made["compiled"], given)
+
+    def check(length):
+        both = attention(length, 32, 32, symbolic=True, heads=1, run=run)
+        for got, want in zip(*both, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+    check(1)
+    *borders, last = made["cases"]
+    assert not borders[0][1].chunks and last[1].chunks
+    for border, _ in borders:
+        check(border)
+        check(border + 1)

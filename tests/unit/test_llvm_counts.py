@@ -4,13 +4,17 @@ import re
 
 import pytest
 import tvm
+from tvm import tirx
 from tvm.target import Target
 
 from bench.regret_cases import Case
 from tvm_scan import extract, parallelize
+from tvm_scan.loops import delta_walk
 from tvm_scan.schedules.cpu.cost.parts import instructions_of
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.cost.vectors import block_counts
+from tvm_scan.schedules.cpu.vector_loops import with_vector_loops
+from tvm_scan.schedules.delta.walk import decide
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 
@@ -25,6 +29,11 @@ def inner_loops(family, plan):
     """Instructions of every loop without another one inside it, and its recurrence."""
     func = Case(family, (100, 100_000), {"layout": "dl"} if family == "ema" else {}).func
     module = tvm.compile(parallelize(func, TARGET, ScanPlan.parse(plan)), target=TARGET)
+    return loops_in(module), extract(func)
+
+
+def loops_in(module):
+    """Instructions of every loop without another one inside it."""
     code, labels, loops = [], {}, []
     for line in map(str.strip, module.mod.inspect_source("asm").splitlines()):
         if label := re.match(r"(\.LBB\w+):", line):
@@ -35,7 +44,7 @@ def inner_loops(family, plan):
             if jump and jump[1] in labels:
                 loops.append((labels[jump[1]], len(code)))
     inner = [a for a in loops if not any(a[0] <= b[0] and b[1] < a[1] for b in loops)]
-    return [code[first:last] for first, last in inner], extract(func)
+    return [code[first:last] for first, last in inner]
 
 
 def is_of_numbers(instruction):
@@ -75,3 +84,27 @@ def test_shuffles_and_arithmetic_of_vectors_of_time(family):
     arithmetic, moved = min(found)
     assert 0.6 < operations / arithmetic < 1.7, (found, operations)
     assert 0.6 < shuffles / moved < 1.7, (found, shuffles)
+
+
+@pytest.mark.parametrize("mcpu", ["znver3", "sapphirerapids"])
+def test_sums_over_a_state_stay_in_registers(mcpu):
+    """Of 16 registers, or 32: one that is in memory waits for its store at every row."""
+    triple = "x86_64-unknown-linux-gnu"
+    target = Target({"kind": "llvm", "mcpu": mcpu, "mtriple": triple, "num-cores": 2})
+    # The kernel of `tvm_scan.torch.gated_delta_rule`, as it is decided for the machine.
+    options = {"keys": 128, "values": 128, "dtype": "float32", "rule": "delta", "gate": "head"}
+    options |= {"group": 2}
+    options |= decide(options, {"batch": 1, "heads": 16, "length": 512}, target)
+    walk = delta_walk(
+        *(tirx.Var(name, "int64") for name in ("batch", "heads", "length")), **options
+    )
+    walk = with_vector_loops(walk, target).with_attr("global_symbol", "main")
+    passes = 0
+    for loop in loops_in(tvm.compile(walk, target=target)):
+        added = sum("vfmadd" in line for line in loop)
+        shared = sum("vbroadcast" in line or "1to" in line for line in loop)
+        if added >= 16 and shared >= 4:
+            passes += 1
+            # The store of one among 32 is hidden behind the others.
+            assert sum(is_store(line) and "(%rsp" in line for line in loop) <= added // 32
+    assert passes >= 2, "none of the passes over a state was found"

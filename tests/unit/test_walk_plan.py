@@ -40,9 +40,12 @@ def test_a_step_in_place_moves_less():
     """States of 2 MiB that stay where they are lie in the second cache of one core."""
     machine = replace(Machine.of(Target({"kind": "llvm", "mcpu": "emeraldrapids"})), cores=2)
     step = WalkShape(32, 128, 128, 1, group=2)
-    assert chosen(step, machine).threads
-    assert not chosen(replace(step, in_place=True), machine).threads
-    assert chosen(replace(step, in_place=True, states=128), machine).threads
+    in_place = replace(step, in_place=True)
+    plan = chosen(step, machine)
+    assert plan.cost(in_place, machine).seconds < plan.cost(step, machine).seconds
+    # Torch's threads are awake: 32 states are worth them (118 us without, 90 with; a Zen 3).
+    assert chosen(in_place, machine).threads
+    assert not chosen(replace(in_place, states=4), machine).threads
 
 
 def test_few_states_are_cut_for_many_cores(machine):
@@ -52,7 +55,7 @@ def test_few_states_are_cut_for_many_cores(machine):
     assert many.columns < two.columns
 
 
-@pytest.mark.parametrize(("mcpu", "vector", "strip"), [("znver4", 16, 32), ("znver3", 8, 8)])
+@pytest.mark.parametrize(("mcpu", "vector", "strip"), [("znver4", 16, 32), ("znver3", 8, 16)])
 def test_vectors_are_those_of_the_target(mcpu, vector, strip):
     options = {"group": 2, "keys": 128, "values": 128, "rule": "delta", "dtype": "float32"}
     sizes = {"batch": 1, "heads": 16, "length": 512}
@@ -76,7 +79,7 @@ def test_the_way_back_wakes_no_thread_for_little(machine):
     assert not chosen(replace(large, states=2), machine, AdjointPlan).threads
 
 
-@pytest.mark.parametrize(("mcpu", "vector", "strip"), [("znver4", 16, 32), ("znver3", 8, 8)])
+@pytest.mark.parametrize(("mcpu", "vector", "strip"), [("znver4", 16, 32), ("znver3", 8, 16)])
 def test_vectors_of_the_way_back_are_those_of_the_target(mcpu, vector, strip):
     options = {"group": 1, "keys": 128, "values": 128, "rule": "general", "dtype": "float32"}
     sizes = {"batch": 1, "heads": 16, "length": 512}

@@ -64,8 +64,10 @@ class Chunk:
         self.walk, self.loop = walk, walk.loop
         self.keys, self.gate, self.block = walk.keys, walk.arrays.gate, walk.block
         self.vector = self.block.vector
+        # Of a single step, whose state may be in memory, one pass yields all that is read.
+        single = min(strip * STEPS, self.block.sums * self.vector // 2)
         #: Columns whose sums are in registers: more of them for fewer steps.
-        self.strips = {n: self._columns_for(strip * (STEPS // n)) for n in (1, STEPS)}
+        self.strips = {1: self._columns_for(single), STEPS: self._columns_for(strip)}
         self.source, self.query = (self.cells(n, STEPS * self.keys) for n in ("source", "query"))
         #: One for each term.
         self.names = ["into"] if walk.arrays.rule == "delta" else ["into", "added"]
@@ -178,7 +180,19 @@ class Chunk:
             yield j, place, self.block.first + place
 
     def read(self, count: int, pairs: list[tuple[Cells, Cells]], state: Matrix, strip: Any) -> None:
-        """Write the products of the steps' vectors and a state: pairs of those, and of vectors."""
+        """Write the products of the steps' vectors and a state: pairs of those, and of vectors.
+
+        As many pairs share a pass over the state as have their sums in registers. With one sum too
+        many in memory every row waits for its store (64 steps of 32 x 128 x 128 on a Zen 3: 6.1 ms
+        in one pass, 2.8 ms in two with twice the columns).
+        """
+        each = max(1, self.block.sums * self.vector // (count * self.strip))
+        for first in range(0, len(pairs), each):
+            self._pass(count, pairs[first : first + each], state, strip)
+
+    def _pass(
+        self, count: int, pairs: list[tuple[Cells, Cells]], state: Matrix, strip: Any
+    ) -> None:
         for t in range(count):
             for sums, _ in pairs:
                 with self.columns(strip) as (j, _, _):

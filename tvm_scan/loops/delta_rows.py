@@ -59,18 +59,19 @@ class RowsAdjoint:
 
     def sums(self, terms: Sequence[Callable[[Any], Expr]]) -> list[Expr]:
         """Add up terms over the columns of the block, given where a column stands in it."""
-        parts = self._begin(len(terms))
-        with self.block.vectors() as (x, place):
-            for part, term in zip(parts, terms, strict=True):
-                part[x] = part[x] + term(place)
+        parts, each = self.parts[: len(terms)], self.block.sums
+        for first in range(0, len(terms), each):
+            some = list(zip(parts, terms, strict=True))[first : first + each]
+            self._clear([part for part, _ in some])
+            with self.block.vectors() as (x, place):
+                for part, term in some:
+                    part[x] = part[x] + term(place)
         return [self.block.halved(part) for part in parts]
 
-    def _begin(self, count: int) -> list[Cells]:
-        parts = self.parts[:count]
+    def _clear(self, parts: Sequence[Cells]) -> None:
         for part in parts:
             with self.loop.over(self.block.vector, "x", T.vectorized) as x:
                 part[x] = 0
-        return parts
 
     def write(
         self,
@@ -94,32 +95,47 @@ class RowsAdjoint:
         update : list of Section
             Likewise for each term what is written.
         """
-        chunk, over, side, width = self.chunk, self.loop.over, self.side, self.block.width
-        steps = range(count)
+        over, side, width = self.loop.over, self.side, self.block.width
+        rows = [(before, cells) for cells in asked] + [(adjoint, cells) for cells in update]
+        parts = self.parts[: count * len(rows) + (self.gate != "none")]
+
+        def term(matrix: Matrix, cells: Section, t: int) -> Callable[[Any], Expr]:
+            return lambda at: matrix[at] * cells[t * width + at[1]]
+
+        terms = [term(*pair, t) for pair in rows for t in range(count)]
+        if self.gate != "none":
+            terms.append(lambda at: before[at] * adjoint[at])
+        sums, most = list(zip(parts, terms, strict=True)), self.block.sums
+        # What the adjoint is passed back with takes registers, too.
+        alone = [sums] if len(sums) <= most else [sums[:most], sums[most:]]
         with over(self.keys // side, "g") as g:
             with over(side, "r") as r:
                 i = g * side + r
-                parts = self._begin(count * (2 + len(update)) + (self.gate != "none"))
-                with self.block.vectors() as (x, place):
-                    at = (i, place, None)
-                    rows = [(before, cells) for cells in asked]
-                    rows += [(adjoint, cells) for cells in update]
-                    terms = [(m[at], cells[t * width + place]) for m, cells in rows for t in steps]
-                    if self.gate != "none":
-                        terms.append((before[at], adjoint[at]))
-                    for part, (left, right) in zip(parts, terms, strict=True):
-                        part[x] = part[x] + left * right
-                    cell = chunk.passing(count, i, adjoint[at])
-                    for t in steps:
-                        cell = cell + chunk.query[t * self.keys + i] * asked[0][t * width + place]
-                        cell = cell + chunk.source[t * self.keys + i] * asked[1][t * width + place]
-                    adjoint[at] = cell
+                self._clear(parts)
+                for some in alone:
+                    with self.block.vectors() as (x, place):
+                        at = (i, place, None)
+                        for part, value in some:
+                            part[x] = part[x] + value(at)
+                        if some is alone[-1]:
+                            adjoint[at] = self._passed_back(count, i, adjoint[at], asked, place)
                 for number, part in enumerate(parts):
                     self._narrow(part)
                     with over(side, "x", T.vectorized) as x:
                         self.tile[(number * side + r) * side + x] = part[x]
             with over(len(parts), "n") as number:
                 self._across(number, g)
+
+    def _passed_back(
+        self, count: int, i: Any, cell: Expr, asked: tuple[Section, Section], place: Any
+    ) -> Expr:
+        """Return a cell of the adjoint before the chunk, given that after it."""
+        chunk, width = self.chunk, self.block.width
+        cell = chunk.passing(count, i, cell)
+        for t in range(count):
+            cell = cell + chunk.query[t * self.keys + i] * asked[0][t * width + place]
+            cell = cell + chunk.source[t * self.keys + i] * asked[1][t * width + place]
+        return cell
 
     def _narrow(self, part: Cells) -> None:
         """Add up the cells of a vector until so many are left as a tile has."""

@@ -18,17 +18,26 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
+from tvm_scan import tir
 from tvm_scan.loops.delta import Arrays, Matrix, OfRow, Step
 from tvm_scan.loops.reads import value_of
 from tvm_scan.loops.writer import Cells, Loop, const
 from tvm_scan.reads import LEAST
 
-__all__ = ["KEPT", "Block", "Section", "Walk"]
+__all__ = ["KEPT", "Block", "Section", "Walk", "register_sums"]
 
 #: Steps from one state that is kept to the next.
 KEPT = 64
 #: Most cells of a vector.
 _VECTOR = 16
+
+
+def register_sums(vector: int, dtype: str) -> int:
+    """Return how many vectors of sums stay in registers beside what is added to them.
+
+    With vectors of 64 bytes there are 32 registers, else mostly 16.
+    """
+    return 16 if vector * tir.byte_size(dtype) >= 64 else 8
 
 
 class Block:
@@ -40,6 +49,8 @@ class Block:
         Is written.
     values, most : int
         Columns of the state, and most of a block.
+    dtype : str
+        Of the state.
     vector : int
         Most cells of a vector, a power of two.
 
@@ -49,18 +60,23 @@ class Block:
         Columns of the block, and of a vector.
     count : int
         Blocks of a state.
+    sums : int
+        Vectors of sums that stay in registers.
     first : Expr
         The first column of the block; to be set.
     """
 
     first: Expr
 
-    def __init__(self, loop: Loop, values: int, most: int, vector: int = _VECTOR) -> None:
+    def __init__(
+        self, loop: Loop, values: int, most: int, dtype: str, vector: int = _VECTOR
+    ) -> None:
         self.loop = loop
         divisors = [n for n in range(1, min(values, most) + 1) if values % n == 0]
         vectors = {n: gcd(n, vector) for n in divisors}
         self.width = max(divisors, key=lambda n: (vectors[n], n))
         self.vector, self.count = vectors[self.width], values // self.width
+        self.sums = register_sums(self.vector, dtype)
 
     @contextmanager
     def columns(self) -> Iterator[tuple[Any, Any]]:
@@ -145,8 +161,8 @@ class Walk:
         self.keys, self.values = self.arrays.keys, self.arrays.values
         self.first = self.states("first")
         self.offsets = loop.array("offsets", (batch + 1,), "int64") if packed else None
-        self.block = Block(loop, self.values, columns, vector)
-        self.rows = Block(loop, self.keys, self.keys, vector)
+        self.block = Block(loop, self.values, columns, self.dtype, vector)
+        self.rows = Block(loop, self.keys, self.keys, self.dtype, vector)
         chains = self.arrays.chains.items()
         self._filled_names = [n for n, links in chains if not all(x.is_cheap for x in links)]
         self._filled: dict[str, Cells] = {}

@@ -19,6 +19,7 @@ __all__ = [
     "SERIAL",
     "build_for_gpu",
     "build_kernel",
+    "build_launcher",
     "exported",
     "loop_at",
     "loop_of",
@@ -92,6 +93,69 @@ def _one_thread_a_lane(loop: Any, target: Any) -> Any:
     sch = Schedule(ensure_blocks(loop))
     bind_leftovers(sch, device_of(target))
     return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+#: ``tvm_scan_launch`` is TVM's function that runs tasks: each is given its number, how many there
+#: are (beside a handle for barriers, of which kernels have none), and their data. The team may be
+#: smaller than is asked for, so that each of it asks how large it is.
+_LAUNCHER = """
+@tvm_scan_parallel = global ptr null
+@tvm_scan_number = global ptr null
+@tvm_scan_size = global ptr null
+@tvm_scan_threads = global i32 0
+
+define internal void @tvm_scan_part(ptr %call) {
+  %number.of = load ptr, ptr @tvm_scan_number
+  %size.of = load ptr, ptr @tvm_scan_size
+  %number = call i32 %number.of()
+  %size = call i32 %size.of()
+  %group = alloca { ptr, i32 }
+  %count = getelementptr { ptr, i32 }, ptr %group, i32 0, i32 1
+  store ptr null, ptr %group
+  store i32 %size, ptr %count
+  %task = load ptr, ptr %call
+  %data.at = getelementptr { ptr, ptr, i32 }, ptr %call, i32 0, i32 1
+  %data = load ptr, ptr %data.at
+  %code = call i32 %task(i32 %number, ptr %group, ptr %data)
+  %failed = icmp ne i32 %code, 0
+  br i1 %failed, label %keep, label %end
+keep:
+  %code.at = getelementptr { ptr, ptr, i32 }, ptr %call, i32 0, i32 2
+  store i32 %code, ptr %code.at
+  br label %end
+end:
+  ret void
+}
+
+define i32 @tvm_scan_launch(ptr %task, ptr %data, i32 %count) {
+  %call = alloca { ptr, ptr, i32 }
+  %data.at = getelementptr { ptr, ptr, i32 }, ptr %call, i32 0, i32 1
+  %code.at = getelementptr { ptr, ptr, i32 }, ptr %call, i32 0, i32 2
+  store ptr %task, ptr %call
+  store ptr %data, ptr %data.at
+  store i32 0, ptr %code.at
+  %parallel = load ptr, ptr @tvm_scan_parallel
+  %threads = load i32, ptr @tvm_scan_threads
+  call void %parallel(ptr @tvm_scan_part, ptr %call, i32 %threads, i32 0)
+  %code = load i32, ptr %code.at
+  ret i32 %code
+}
+"""
+
+
+def build_launcher() -> bytes | None:
+    """Build the library by which tasks run on torch's threads (`team`); None without a linker."""
+    import tvm
+
+    with tempfile.TemporaryDirectory() as folder:
+        text, code, library = (Path(folder) / f"launcher.{end}" for end in ("ll", "o", "so"))
+        try:
+            text.write_text(_LAUNCHER)
+            tvm.runtime.load_module(str(text)).write_to_file(str(code), "o")
+            link(str(library), [str(code)])
+            return library.read_bytes()
+        except (OSError, RuntimeError):
+            return None
 
 
 def exported(executable: Any) -> bytes | None:

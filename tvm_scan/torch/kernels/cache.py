@@ -12,8 +12,11 @@ import hashlib
 import json
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +27,7 @@ from tvm_scan.torch.kernels import devices
 from tvm_scan.torch.kernels.building import (
     SERIAL,
     build_kernel,
+    build_launcher,
     exported,
     loop_at,
     loop_of,
@@ -35,6 +39,7 @@ from tvm_scan.torch.kernels.records import plan_sources, user_records
 from tvm_scan.torch.kernels.runtime import load_runtime, prepared
 from tvm_scan.torch.kernels.scratch import QUESTION, shapes_of
 from tvm_scan.torch.kernels.spec import KernelSpec
+from tvm_scan.torch.kernels.team import run_on_torchs_threads
 
 __all__ = [
     "Gathered",
@@ -230,10 +235,29 @@ def _load(spec: KernelSpec, plan: str, device: Device) -> Any:
                 return executable
     load_runtime(device.kind if device.is_gpu else "")
     try:
-        return tvm_ffi.load_module(str(path))
+        library = tvm_ffi.load_module(str(path))
     except RuntimeError:  # no library, or another process made room in the cache meanwhile
         entries.remove(key)
         return build_kernel(spec, plan, device)
+    if not device.is_gpu:
+        run_on_torchs_threads(path, _launcher)
+    return library
+
+
+@lru_cache(maxsize=1)
+def _launcher() -> Path | None:
+    """Return the library by which tasks run on torch's threads; None where it cannot be kept."""
+    if not sys.platform.startswith("linux"):
+        return None
+    key = hashlib.sha256(json.dumps(["launcher", environment()], default=str).encode())
+    name = key.hexdigest()[:40]
+    with entries.locked(name):
+        path = entries.fetch(name, ".so")
+        if path is None:
+            content = build_launcher()
+            if content is not None:
+                path = entries.insert(name, ".so", content, "tasks on torch's threads")
+    return path
 
 
 def _plan_text(spec: KernelSpec, bits: tuple[int, ...], device: Device = CPU) -> str:
