@@ -27,7 +27,7 @@ from tvm_scan.schedules.delta.chunk import Chunk, Product, scale
 from tvm_scan.schedules.delta.gpu_block import COLUMNS, BlockOfColumns
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 
-__all__ = ["build_delta_blocks", "shared_bytes"]
+__all__ = ["DeltaBlock", "build_delta_blocks", "shared_bytes"]
 
 
 def shared_bytes(rule: DeltaRule, chunk: int) -> int:
@@ -52,13 +52,27 @@ def build_delta_blocks(rule: DeltaRule, steps: int, threads: int) -> Any:
     steps, threads : int
         Of a chunk, and of a block: whole warps.
     """
-    block = _Block(rule, steps, threads)
+    block = DeltaBlock(rule, steps, threads)
     return block.grid("delta_block", block.body(), rule.outputs)
 
 
-class _Block(BlockOfColumns, Chunk):
-    def __init__(self, rule: DeltaRule, chunk: int, threads: int) -> None:
-        super().__init__(rule, chunk, COLUMNS, "shared")
+class DeltaBlock(BlockOfColumns, Chunk):
+    """A block that multiplies by multiply-adds.
+
+    Parameters
+    ----------
+    rule : DeltaRule
+        What to build.
+    chunk, threads : int
+        Steps of a chunk, and threads.
+    stride : int, optional
+        As of ``Chunk``.
+    """
+
+    def __init__(
+        self, rule: DeltaRule, chunk: int, threads: int, stride: int | None = None
+    ) -> None:
+        super().__init__(rule, chunk, COLUMNS, "shared", stride)
         self.threads = threads
         self.thread = tirx.Var("v_thread", self.index)
         self.across = -(-self.columns // COLUMNS)

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule, TimeLoop
@@ -19,6 +19,13 @@ from tvm_scan.schedules.delta.gpu import build_delta_blocks, shared_bytes
 from tvm_scan.schedules.delta.gpu_block import COLUMNS
 from tvm_scan.schedules.delta.gpu_carries import build_carries
 from tvm_scan.schedules.delta.gpu_cost import blocks_work, cut_work
+from tvm_scan.schedules.delta.gpu_tensor import build_tensor_blocks
+from tvm_scan.schedules.delta.tensor_tiles import (
+    MOST_IN_LINE,
+    TENSOR_STEPS,
+    products_in_line,
+    tensor_shared_bytes,
+)
 from tvm_scan.schedules.delta.time_cut import TimeCut, arrays_of, why_uncut
 from tvm_scan.schedules.machine.gpu_cost import Block, GpuCost, gpu_cost
 from tvm_scan.schedules.machine.machine import Machine
@@ -49,15 +56,20 @@ class DeltaBlocks(ScanPlan):
         Threads of a block: whole warps.
     chunks : int
         Segments of time that are passed at once (``time_cut``), for few states; 0 for none.
+    products : str
+        How the large products of a chunk are made: ``fma``, by multiply-adds, or ``tf32x3``, each
+        by three products of tf32 on tensor cores, with float32's accuracy (``gpu_tensor``).
     """
 
     device: ClassVar[str] = "cuda"
     algorithm: ClassVar[str] = "delta_blocks"
     takes: ClassVar[tuple[type[TimeLoop], ...]] = (DeltaRule,)
+    words: ClassVar[Mapping[str, tuple[str, ...]]] = {"products": ("fma", "tf32x3")}
 
     steps: int = 16
     threads_per_block: int = 128
     chunks: int = 0
+    products: str = "fma"
 
     def check_fit(self, recurrence: DeltaRule, machine: Machine) -> None:
         """Check the block against the device."""
@@ -74,6 +86,7 @@ class DeltaBlocks(ScanPlan):
             f"threads_per_block={self.threads_per_block}",
             "use 128, or run the loop as it was written",
         )
+        self._check_products(recurrence, machine)
         self._check_chunks(recurrence)
         arrays = self._arrays(recurrence)
         self.require(
@@ -89,6 +102,43 @@ class DeltaBlocks(ScanPlan):
             "memory of a block",
             f"that it takes {size}",
             f"use fewer steps, at least {_STEPS[-1]}, or run its loop as it was written",
+        )
+
+    def _check_products(self, recurrence: DeltaRule, machine: Machine) -> None:
+        words = self.words["products"]
+        self.require(
+            self.products in words,
+            f"products by {' or '.join(words)}",
+            f"products={self.products}",
+            "use fma",
+        )
+        if self.products == "fma":
+            return
+        self.require(
+            machine.device.tensor_cores,
+            f"tensor cores of tf32 for products={self.products}: CUDA from sm_80 on",
+            f"{machine.device.name} of {machine.processor}",
+            "use products=fma",
+        )
+        self.require(
+            recurrence.dtype == "float32",
+            f"a state of float32 for products={self.products}",
+            recurrence.dtype,
+            "use products=fma",
+        )
+        self.require(
+            self.steps in TENSOR_STEPS,
+            f"chunks of {' or '.join(map(str, TENSOR_STEPS))} steps for products={self.products}",
+            f"steps={self.steps}",
+            "use steps=8",
+        )
+        made = products_in_line(recurrence, self.steps)
+        self.require(
+            made <= MOST_IN_LINE,
+            f"at most {MOST_IN_LINE} products of the steps of a chunk with one another, which "
+            f"products={self.products} writes out",
+            f"{made}",
+            "use products=fma, or fewer steps",
         )
 
     def _arrays(self, recurrence: DeltaRule) -> int:
@@ -129,7 +179,12 @@ class DeltaBlocks(ScanPlan):
 
     def shared_bytes(self, recurrence: DeltaRule) -> int:
         """Bytes of everything of a chunk."""
-        return shared_bytes(recurrence, self.steps)
+        if self.products == "fma":
+            return shared_bytes(recurrence, self.steps)
+        passes = [recurrence]
+        if self.chunks:
+            passes = list(TimeCut.of(recurrence, self.chunks, self.steps).passes)
+        return max(tensor_shared_bytes(p, self.steps, self.threads_per_block) for p in passes)
 
     @property
     def has_barriers(self) -> bool:
@@ -139,15 +194,16 @@ class DeltaBlocks(ScanPlan):
     def build(self, recurrence: DeltaRule) -> Built:
         """Return the grid."""
         steps, threads = self.steps, self.threads_per_block
+        build = build_delta_blocks if self.products == "fma" else build_tensor_blocks
+
+        def blocks(rule: DeltaRule) -> Any:
+            return build(rule, steps, threads)
+
         if not self.chunks:
-            return Built([build_delta_blocks(recurrence, steps, threads)], [])
+            return Built([blocks(recurrence)], [])
         cut = TimeCut.of(recurrence, self.chunks, steps)
-        nests = [
-            build_delta_blocks(cut.effects, steps, threads),
-            build_delta_blocks(cut.maps, steps, threads),
-            build_carries(recurrence, cut, threads),
-            build_delta_blocks(cut.outputs, steps, threads),
-        ]
+        carries = build_carries(recurrence, cut, threads)
+        nests = [blocks(cut.effects), blocks(cut.maps), carries, blocks(cut.outputs)]
         return Built(nests, [cut.states, cut.products])
 
     def why_wasteful(self, steps: int) -> str | None:

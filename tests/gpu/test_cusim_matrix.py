@@ -25,14 +25,13 @@ unsigned a3 = a[(row + 8) * 8 + four + 4], b0 = b[four * 8 + row], b1 = b[(four 
 float* c = y_ptr + row * 8 + 2 * four;
 """
 #: The instruction is one text, as the project's kernels have it.
-PRODUCT = """
-asm volatile(
-    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-    "{%8, %9}, {%0, %1, %2, %3};"
-    : "+f"(c[0]), "+f"(c[1]), "+f"(c[64]), "+f"(c[65])
-    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-"""
-PRODUCT = PRODUCT.replace('"\n    "', "")
+PRODUCT = (
+    'asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, '
+    '{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};" '
+    ': "=f"(c[0]), "=f"(c[1]), "=f"(c[64]), "=f"(c[65]) '
+    ': "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), '
+    '"f"(c[0]), "f"(c[1]), "f"(c[64]), "f"(c[65]));'
+)
 #: Changes of the program by their names.
 CHANGES = {
     "as it is": [],

@@ -90,8 +90,9 @@ _PAIRS = re.compile(
 # A product of matrices on tensor cores, which all lanes of a warp make together.
 _MATRIX_PRODUCT = re.compile(
     r'asm volatile\(\s*"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32 '
-    r'\{%0, %1, %2, %3\}, \{%4, %5, %6, %7\}, \{%8, %9\}, \{%0, %1, %2, %3\};"\s*'
-    r':((?:\s*"\+f"\([^)]+\),?){4})\s*:((?:\s*"r"\([^)]+\),?){6})\s*\);'
+    r'\{%0, %1, %2, %3\}, \{%4, %5, %6, %7\}, \{%8, %9\}, \{%10, %11, %12, %13\};"\s*'
+    r':((?:\s*"=f"\([^)]+\),?){4})\s*'
+    r':((?:\s*"r"\([^)]+\),?){6}(?:\s*"f"\([^)]+\),?){4})\s*\);'
 )
 
 
@@ -106,7 +107,7 @@ def _in_halves(match: re.Match[str]) -> str:
 
 def _matrix_product(match: re.Match[str]) -> str:
     """The simulator's function for the instruction, on the same lines."""
-    operands = re.findall(r'"(?:\+f|r)"\(([^)]+)\)', match[1] + match[2])
+    operands = re.findall(r'"(?:=f|r|f)"\(([^)]+)\)', match[1] + match[2])
     lines = "\n" * match[0].count("\n")
     return f"cusim::matrix_product({', '.join(operands)}, __builtin_LINE());{lines}"
 

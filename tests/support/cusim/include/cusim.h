@@ -121,15 +121,15 @@ inline T shuffle(unsigned mask, T value, int source_lane, int line) {
 }
 
 // What that instruction is replaced by (see ../_toolchain.py): all lanes of the warp must come.
-inline void matrix_product(float& c0, float& c1, float& c2, float& c3, unsigned a0, unsigned a1,
-                           unsigned a2, unsigned a3, unsigned b0, unsigned b1, int line) {
-  MatrixFragment own;
+inline void matrix_product(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1,
+                           unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0, float c1,
+                           float c2, float c3, int line) {
+  MatrixFragment own = {{}, {}, {c0, c1, c2, c3}};
   const unsigned words[6] = {a0, a1, a2, a3, b0, b1};
   std::memcpy(own.a, words, sizeof own.a);
   std::memcpy(own.b, words + 4, sizeof own.b);
-  own.c[0] = c0, own.c[1] = c1, own.c[2] = c2, own.c[3] = c3;
   cusim_warp(kMatrixProduct, 0xffffffffu, (uint64_t)(uintptr_t)&own, 0, line);
-  c0 = own.c[0], c1 = own.c[1], c2 = own.c[2], c3 = own.c[3];
+  d0 = own.c[0], d1 = own.c[1], d2 = own.c[2], d3 = own.c[3];
 }
 
 }  // namespace cusim
