@@ -18,7 +18,7 @@ from tvm_scan.schedules.common.sizes import known_extent, known_rows
 from tvm_scan.schedules.delta.gpu import build_delta_blocks, shared_bytes
 from tvm_scan.schedules.delta.gpu_block import COLUMNS
 from tvm_scan.schedules.delta.gpu_carries import build_carries
-from tvm_scan.schedules.delta.gpu_cost import blocks_work, cut_work
+from tvm_scan.schedules.delta.gpu_cost import Way, blocks_work, cut_work
 from tvm_scan.schedules.delta.gpu_tensor import build_tensor_blocks
 from tvm_scan.schedules.delta.tensor_tiles import (
     MOST_IN_LINE,
@@ -36,6 +36,8 @@ __all__ = ["DeltaBlocks"]
 
 #: Steps of a chunk, the most first; threads of a block, those of a default first.
 _STEPS, _THREADS = (16, 8, 4), (128, 64, 256)
+#: Those of a default on tensor cores.
+_TENSOR_THREADS = (64, 128)
 #: Most chunks of time, and steps of one at least.
 _MOST_CHUNKS, _LEAST_CHUNK = 1024, 64
 #: Most cells of an array between kernels: indices may have 32 bits.
@@ -216,31 +218,45 @@ class DeltaBlocks(ScanPlan):
         """Predict the time."""
         length = known_extent(recurrence.time.extent) if steps is None else steps
         states, threads = known_rows(recurrence), self.threads_per_block
+        way = Way(self.steps, threads, self.products != "fma")
         if self.chunks:
-            work = cut_work(recurrence, states, length, self.steps, threads, self.chunks)
+            work = cut_work(recurrence, states, length, way, self.chunks)
         else:
-            work = blocks_work(recurrence, states, length, self.steps, threads)
+            work = blocks_work(recurrence, states, length, way)
         block = Block(threads, threads, self.shared_bytes(recurrence), _WAITING)
-        return gpu_cost(work, block, machine.multiprocessors)
+        return gpu_cost(work, block, machine.multiprocessors, machine.tensor_rate)
 
     @classmethod
     def space(cls, recurrence: DeltaRule, machine: Machine) -> Iterator[Branch]:
         """Yield steps of a chunk and threads of a block."""
         steps, threads = tuple(sorted(_STEPS)), tuple(sorted(_THREADS))
-        choices = (("steps", steps), ("threads_per_block", threads))
-        yield Branch(cls(), choices)
-        if counts := _chunk_counts(recurrence):
-            yield Branch(cls(chunks=counts[0]), (*choices, ("chunks", counts)))
+        ways = [(cls(), steps)]
+        if _takes_tensor_cores(recurrence, machine):
+            least = TENSOR_STEPS[-1]
+            ways.append((cls(steps=least, products="tf32x3"), TENSOR_STEPS[::-1]))
+        for base, lengths in ways:
+            choices = (("steps", lengths), ("threads_per_block", threads))
+            yield Branch(base, choices)
+            if counts := _chunk_counts(recurrence):
+                yield Branch(base.with_(chunks=counts[0]), (*choices, ("chunks", counts)))
 
     @classmethod
     def shortlist(cls, recurrence: DeltaRule, machine: Machine) -> Iterator[ScanPlan]:
-        """Yield the longest chunk that fits; of none that does the shortest, which says why."""
+        """Yield the longest chunk that fits; of none that does the shortest, which says why.
+
+        On tensor cores those of two and of four warps.
+        """
         plans = [cls(steps=steps) for steps in _STEPS]
-        base = next((plan for plan in plans if plan.fits(recurrence, machine)), plans[-1])
-        yield base
+        bases = [next((plan for plan in plans if plan.fits(recurrence, machine)), plans[-1])]
+        if _takes_tensor_cores(recurrence, machine):
+            for threads in _TENSOR_THREADS:
+                plan = cls(threads_per_block=threads, products="tf32x3")
+                plans = [plan.with_(steps=steps) for steps in TENSOR_STEPS]
+                bases += [plan for plan in plans if plan.fits(recurrence, machine)][:1]
+        yield from bases
         if tir.as_int(recurrence.time.extent) is None:  # which may be a single step
             return
-        cut = (base.with_(chunks=count) for count in _chunk_counts(recurrence))
+        cut = (base.with_(chunks=n) for base in bases for n in _chunk_counts(recurrence))
         yield from (plan for plan in cut if plan.fits(recurrence, machine))
 
     def picture(self, recurrence: DeltaRule) -> Picture:
@@ -248,7 +264,8 @@ class DeltaBlocks(ScanPlan):
         blocks = ceil(known_extent(recurrence.columns.extent) / COLUMNS)
         each = "a block" if blocks == 1 else f"{blocks} blocks"
         grid = f"{each} of {self.threads_per_block} threads for each state, {COLUMNS} "
-        note = f"(chunks of {self.steps} steps as products of matrices in shared memory)"
+        where = {"fma": "in shared memory", "tf32x3": "on tensor cores, in three of tf32 each"}
+        note = f"(chunks of {self.steps} steps as products of matrices {where[self.products]})"
         lines = (("grid", f"{grid}columns each"),)
         walk = Serial("lane", "block", note)
         if not self.chunks:
@@ -258,6 +275,10 @@ class DeltaBlocks(ScanPlan):
             "them in order; outputs"
         )
         return Picture((("chunks", cut), *lines), (Chunks(self.chunks), walk))
+
+
+def _takes_tensor_cores(rule: DeltaRule, machine: Machine) -> bool:
+    return machine.device.tensor_cores and rule.dtype == "float32"
 
 
 def _chunk_counts(rule: DeltaRule) -> tuple[int, ...]:

@@ -44,6 +44,8 @@ class Work:
         Kernels.
     lines : float
         Cycles in which a multiprocessor's load and store unit is busy, of all of them together.
+    tensor : float
+        Multiply-adds of tf32 on tensor cores.
     """
 
     moved: float
@@ -56,3 +58,4 @@ class Work:
     once: float
     launches: float
     lines: float
+    tensor: float = 0.0

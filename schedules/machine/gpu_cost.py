@@ -1,10 +1,11 @@
-"""Cost of a plan on a GPU, on paper: five bounds, of which the largest is the prediction.
+"""Cost of a plan on a GPU, on paper: six bounds, of which the largest is the prediction.
 
 memory       bytes / bandwidth, each array once (twice in three phases), and what is wasted of a
              32-byte sector; few threads cannot keep enough bytes under way (Little's law)
 exponentials special functions / 16 per clock and multiprocessor
 issue        instructions / 4 warps per clock and multiprocessor
 lines        lines of memory that accesses touch, and shuffles / 1 per clock and multiprocessor
+tensor       multiply-adds on tensor cores / what the documents of the architecture say
 chain        the longest chain of dependences: latencies of memory, shuffles and barriers, times
              the waves of blocks that follow one another
 
@@ -50,7 +51,7 @@ class GpuCost(Cost):
     occupancy : float
         Share of the threads that the chip holds: as many as there are, and as blocks of this size
         and with this shared memory leave room for. Registers are not modelled.
-    memory, exponentials, issue, lines, chain : float
+    memory, exponentials, issue, lines, chain, tensor : float
         Bounds in seconds; ``seconds`` is the largest of them and the launches.
     """
 
@@ -62,11 +63,13 @@ class GpuCost(Cost):
     issue: float
     lines: float
     chain: float
+    tensor: float
 
     @property
     def ranked(self) -> float:
         """The seconds, and a share of every bound."""
         bounds = self.memory + self.exponentials + self.issue + self.lines + self.chain
+        bounds += self.tensor
         return self.seconds + _NOT_HIDDEN * bounds
 
 
@@ -97,7 +100,9 @@ class Block:
         return self.all_threads * held
 
 
-def gpu_cost(work: Work, block: Block, multiprocessors: int) -> GpuCost:
+def gpu_cost(
+    work: Work, block: Block, multiprocessors: int, tensor_rate: float = 0.0
+) -> GpuCost:
     """Predict what a plan takes.
 
     Parameters
@@ -108,6 +113,8 @@ def gpu_cost(work: Work, block: Block, multiprocessors: int) -> GpuCost:
         Of its grid.
     multiprocessors : int
         Of the device.
+    tensor_rate : float
+        ``Machine.tensor_rate``, for work on tensor cores.
     """
     chip, threads = float(multiprocessors), work.threads
     under_way = threads * block.waiting_bytes
@@ -122,7 +129,8 @@ def gpu_cost(work: Work, block: Block, multiprocessors: int) -> GpuCost:
     # Blocks that follow one another each wait for themselves.
     latency = (work.chain * max(1.0, threads / (chip * RESIDENT)) + work.once) / CLOCK
     lines = work.lines / (busy * CLOCK)
-    worst = max(memory, exponentials, issue, lines, latency)
+    tensor = work.tensor / (tensor_rate * busy * CLOCK) if work.tensor else 0.0
+    worst = max(memory, exponentials, issue, lines, latency, tensor)
     return GpuCost(
         seconds=worst + work.launches * LAUNCH,
         bytes=work.moved,
@@ -137,4 +145,5 @@ def gpu_cost(work: Work, block: Block, multiprocessors: int) -> GpuCost:
         issue=issue,
         lines=lines,
         chain=latency,
+        tensor=tensor,
     )

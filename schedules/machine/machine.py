@@ -32,6 +32,13 @@ _MULTIPROCESSORS = {
     110: 20,
     120: 188,
 }
+#: Compute capability -> multiply-adds of tf32, dense, per clock and multiprocessor, for instructions
+#: of a warp. From NVIDIA's documents, none measured by us: the whitepapers of A100 (156 TFLOPS, 108
+#: multiprocessors at 1.41 GHz) and H100 SXM (495 TFLOPS, 132 at 1.83 GHz), the data sheets of A40 (75
+#: TFLOPS, 84 at 1.74 GHz) and L40 (91 TFLOPS, 142 at 2.49 GHz). Of sm_100 and sm_103 the documents
+#: have the rate of their own instructions alone: those of a warp count as an H100's. Others count as
+#: the slowest.
+_TENSOR_RATES = {80: 512.0, 86: 256.0, 89: 128.0, 90: 1024.0, 100: 1024.0, 103: 1024.0}
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,9 @@ class Machine:
     multiprocessors : int
         Streaming multiprocessors: those of the largest device of the target's architecture, since a
         target does not say; an H200's where it has no known one.
+    tensor_rate : float
+        Multiply-adds of tf32 on tensor cores, per clock and multiprocessor, as documented: not
+        measured.
     ldexp : bool
         Whether vectors are scaled by powers of two in one instruction (AVX-512).
     line_stores : bool
@@ -71,6 +81,7 @@ class Machine:
     warp: int
     cores: int = 1
     multiprocessors: int = 132
+    tensor_rate: float = 128.0
     ldexp: bool = False
     line_stores: bool = False
     async_copies: bool = True
@@ -98,6 +109,7 @@ class Machine:
             ldexp=_has(target, "avx512f"),
             line_stores=_has(target, "avx"),
             multiprocessors=_MULTIPROCESSORS.get(capability, Machine.multiprocessors),
+            tensor_rate=_TENSOR_RATES.get(capability, Machine.tensor_rate),
             async_copies=device.async_copies and capability >= 80,
             chip=CpuChip() if device.is_gpu else chip_of(target),
             processor=str(attrs.get("mcpu") or attrs.get("arch") or Machine.processor),
