@@ -1,12 +1,11 @@
 """GPU executor of the delta rule's chunks: a block takes them for some columns of a matrix.
 
 Everything of a chunk is in shared memory: the vectors of its steps, the state of the block's
-columns, and the triangles. A thread makes entries of the triangles from whole
-vectors; a column's system is solved by one thread; products are one cell of the result at a time,
-the columns of a warp side by side, so that reads of the state meet no bank conflicts.
+columns, and the triangles. A thread makes entries of the triangles from whole vectors; a column's
+system is solved by one thread; products are one cell of the result at a time, the columns of a warp
+side by side, so that reads of the state meet no bank conflicts.
 
-Barriers: six a chunk, and a few for each of its steps. Shared memory:
-``shared_bytes``. Read ``chunk`` first; ``gpu_plan`` decides.
+Barriers: six a chunk, and a few for each of its steps. Read ``chunk`` first; ``gpu_plan`` decides.
 """
 
 from __future__ import annotations
@@ -61,10 +60,8 @@ class DeltaBlock(BlockOfColumns, Chunk):
 
     Parameters
     ----------
-    rule : DeltaRule
-        What to build.
-    chunk, threads : int
-        Steps of a chunk, and threads.
+    rule, chunk, threads
+        As of ``build_delta_blocks``.
     stride : int, optional
         As of ``Chunk``.
     """

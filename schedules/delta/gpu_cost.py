@@ -1,8 +1,8 @@
 """Work of the blocks of a delta rule on a GPU, by the phases of a chunk; see ``chunk``.
 
-Of products on tensor cores it counts what ``gpu_tensor`` issues, which is 0.7 of the instructions in
-the machine code (128 x 128, a gate for each step: 6.1 thousand of 9.0 in a chunk of 16 steps): the
-others are addresses and conditions.
+Of products on tensor cores it counts what ``gpu_tensor`` issues, which is 0.7 of the instructions
+in the machine code (128 x 128, a gate for each step: 6.1 thousand of 9.0 in a chunk of 16 steps):
+the others are addresses and conditions.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _tensor_work(rule: DeltaRule, blocks: float, chunks: int, way: Way, moved: f
     # Of a warp: what the steps read of its rows, and what they add to them.
     own = tiles.own * (_SPLIT_A + readers * octets * _PRODUCT)
     own += tiles.own * terms * (octets * _PRODUCT + 8.0)
-    products = tiles.own * warps * octets * (readers + terms)
+    products = float(tiles.own * warps * octets * (readers + terms))
     # The triangles, all pairs of octets that meet, once for each level of gates.
     has_levels = is_gated(rule) and not is_uniform(rule)
     times = steps.bit_length() - 1 if has_levels else 1
@@ -135,7 +135,7 @@ def _tensor_work(rule: DeltaRule, blocks: float, chunks: int, way: Way, moved: f
     gates = (1.5 * cells * times + 3.0 * tiles.depth * steps) / 32 if has_levels else 0.0
     issued = own * warps + pairs * tiles.depth / OCTET * triangle + solve + emit + load + gates
     longest = own + rounds * triangle + solve + (emit + load + gates) / warps
-    barriers = 4.0 + (2.0 * times + 1 if has_levels else is_gated(rule))
+    barriers = 4.0 + (2.0 * times if has_levels else float(is_gated(rule)))
     lines = products * 1.5 + solve / 2 + 2.0 * emit / 3 + load / 3 + gates
     return Work(
         moved=moved,

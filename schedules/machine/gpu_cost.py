@@ -100,9 +100,7 @@ class Block:
         return self.all_threads * held
 
 
-def gpu_cost(
-    work: Work, block: Block, multiprocessors: int, tensor_rate: float = 0.0
-) -> GpuCost:
+def gpu_cost(work: Work, block: Block, multiprocessors: int, tensor_rate: float = 0.0) -> GpuCost:
     """Predict what a plan takes.
 
     Parameters

@@ -32,12 +32,12 @@ _MULTIPROCESSORS = {
     110: 20,
     120: 188,
 }
-#: Compute capability -> multiply-adds of tf32, dense, per clock and multiprocessor, for instructions
-#: of a warp. From NVIDIA's documents, none measured by us: the whitepapers of A100 (156 TFLOPS, 108
-#: multiprocessors at 1.41 GHz) and H100 SXM (495 TFLOPS, 132 at 1.83 GHz), the data sheets of A40 (75
-#: TFLOPS, 84 at 1.74 GHz) and L40 (91 TFLOPS, 142 at 2.49 GHz). Of sm_100 and sm_103 the documents
-#: have the rate of their own instructions alone: those of a warp count as an H100's. Others count as
-#: the slowest.
+#: Compute capability -> multiply-adds of tf32, dense, per clock and multiprocessor, for
+#: instructions of a warp. From NVIDIA's documents, none measured by us: the whitepapers of A100
+#: (156 TFLOPS, 108 multiprocessors at 1.41 GHz) and H100 SXM (495 TFLOPS, 132 at 1.83 GHz), the
+#: data sheets of A40 (75 TFLOPS, 84 at 1.74 GHz) and L40 (91 TFLOPS, 142 at 2.49 GHz). Of sm_100
+#: and sm_103 they have the rate of other instructions alone: those of a warp count as an H100's.
+#: Others count as the slowest.
 _TENSOR_RATES = {80: 512.0, 86: 256.0, 89: 128.0, 90: 1024.0, 100: 1024.0, 103: 1024.0}
 
 

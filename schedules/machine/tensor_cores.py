@@ -13,7 +13,8 @@ An instruction ignores the low 13 bits of a number, of ``small`` one bit: 2^-23 
 factor. So a product is off by at most 8 u |a b|, and by no more than that whatever is summed. How a
 tensor core rounds a sum NVIDIA leaves open; devices cut it to 24 bits or a few more, which for 8
 terms, what is there and the sum is at most 10 units of 2^-23. Those of the small products are 2^-10
-of that. A sum of n products is then within (8 + 2.5 n) u of the sum of their sizes; n multiply-adds are within n u of it.
+of that. A sum of n products is then within (8 + 2.5 n) u of the sum of their sizes, and n
+multiply-adds are within n u of it.
 
 A NaN stays one, an infinity becomes NaN, as do numbers from (1 - 2^-12) 2^128 on, in the rows and
 columns of the result that they are in.
