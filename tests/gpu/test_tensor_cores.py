@@ -1,5 +1,7 @@
 """Delta rules whose large products are made on tensor cores, each in three of tf32."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tvm.target import Target
@@ -16,6 +18,7 @@ from tvm_scan.errors import PlanError
 from tvm_scan.loops.linear_attention import LinearAttention
 from tvm_scan.meta.space.decisions import enumerate_plans
 from tvm_scan.schedules.analysis import analyse
+from tvm_scan.schedules.common.ir import local
 from tvm_scan.schedules.delta.tensor_tiles import Tiles
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.machine.machine import Machine
@@ -129,33 +132,33 @@ def test_which_targets_have_them():
     assert not device_of(Target("opencl")).tensor_cores
 
 
-def in_float64():
-    op = LinearAttention("delta", 2, 2, 16, 16, 1.0, 1, 40, "float64", "float64", 0, 2, True)
-    return op.loop().with_attr("global_symbol", "main")
+#: A change of the plan, the target and what is said.
+REFUSED = {
+    "older": (
+        ("", ""),
+        "sm_75",
+        "expected tensor cores of tf32 .* from sm_80 on, got cuda of sm_75",
+    ),
+    "short": (("steps=8", "steps=4"), "sm_90", "expected chunks of 16 or 8 steps .* got steps=4"),
+    "one": (("tf32x3", "tf32"), "sm_90", "expected products by fma or tf32x3, got products=tf32;"),
+}
 
 
-@pytest.mark.parametrize(
-    ("func", "arch", "text", "said"),
-    [
-        (
-            linear_attention(40),
-            "sm_75",
-            EIGHT,
-            "expected tensor cores of tf32 .* got cuda of sm_75",
-        ),
-        (linear_attention(40), "sm_90", EIGHT.replace("8", "4", 1), "chunks of 16 or 8 steps"),
-        (
-            linear_attention(40),
-            "sm_90",
-            EIGHT.replace("tf32x3", "tf32"),
-            "fma or tf32x3, got .*=tf32",
-        ),
-        (in_float64(), "sm_90", EIGHT, "expected a state of float32 .* got float64"),
-    ],
-)
-def test_refusals(func, arch, text, said):
+@pytest.mark.parametrize("what", REFUSED)
+def test_refusals(what):
+    change, arch, said = REFUSED[what]
     with pytest.raises(PlanError, match=said):
-        parallelize(func, on_target(arch), text)
+        parallelize(linear_attention(40), on_target(arch), EIGHT.replace(*change))
+
+
+def test_what_is_not_float32_or_too_much_is_refused():
+    (rule,), plan = analyse(linear_attention(40)).deltas, ScanPlan.parse(EIGHT)
+    wide = replace(rule, state=local("S", [16, 16], "float64"))
+    with pytest.raises(PlanError, match=r"expected a state of float32 .* got float64"):
+        plan.check(CUDA_TARGET, wide)
+    many = replace(rule, terms=rule.terms * 8)
+    with pytest.raises(PlanError, match=r"expected at most 2048 products of the steps .* got 7680"):
+        plan.with_(steps=16).check(CUDA_TARGET, many)
 
 
 def test_the_default_and_the_space():
