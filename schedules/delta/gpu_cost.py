@@ -38,7 +38,7 @@ _FRAGMENT = 16 * 8 * 8
 
 @dataclass(frozen=True)
 class Way:
-    """How blocks work.
+    """Work sharing of a block: steps, threads, and what multiplies.
 
     Attributes
     ----------

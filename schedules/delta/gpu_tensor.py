@@ -108,7 +108,7 @@ class _TensorBlock(TensorProducts):
 
     @property
     def vectors(self) -> list[tuple[Var, Any, Any]]:
-        """Those that rows have their own cells of."""
+        """Arrays over steps and rows; a gate that all rows share is none."""
         gates, *others = super().vectors
         return [gates, *others] if self.gated and not self.uniform else others
 

@@ -198,7 +198,7 @@ class TensorProducts(DeltaBlock):
         return when(tir.simplify(holds), tirx.BufferStore(triangle, value, [t * self.steps + s]))
 
     def _project_tiles(self) -> Any:
-        """What the steps read of the state at the head of the chunk, of the warp's rows."""
+        """Products of the steps with the state at the head of the chunk, of the warp's rows."""
         batches = [
             self.readers_of[at : at + _AT_ONCE] for at in range(0, len(self.readers_of), _AT_ONCE)
         ]
@@ -236,7 +236,7 @@ class TensorProducts(DeltaBlock):
         return tirx.BufferStore(self.state, self._load(self.state, at) * gates, [at])
 
     def _amount(self, term: int, step: Any, column: Any) -> Any:
-        """What a step adds to a column, with the gates after it if all rows have one."""
+        """Amount that a step adds to a column, with the gates after it if all rows have one."""
         value = self._load(self.update[term], step * COLUMNS + column)
         gates = self._gates_between(step + 1, self.steps)
         return value if gates is None else value * gates
@@ -279,7 +279,7 @@ class TensorProducts(DeltaBlock):
 
 
 def _meet(reader: int, term: int, run: int | None) -> bool:
-    """Whether an octet of vectors that read has entries with one of terms."""
+    """Return whether an octet of vectors that read has entries with one of terms."""
     if run is None:
         return term <= reader
     return any(
