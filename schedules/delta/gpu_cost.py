@@ -135,7 +135,8 @@ def _tensor_work(rule: DeltaRule, blocks: float, chunks: int, way: Way, moved: f
     gates = (1.5 * cells * times + 3.0 * tiles.depth * steps) / 32 if has_levels else 0.0
     issued = own * warps + pairs * tiles.depth / OCTET * triangle + solve + emit + load + gates
     longest = own + rounds * triangle + solve + (emit + load + gates) / warps
-    barriers = 4.0 + (2.0 * times if has_levels else float(is_gated(rule)))
+    after = has_levels and any(read.after for read in rule.reads)
+    barriers = 4.0 + 2.0 * after + (2.0 * times if has_levels else float(is_gated(rule)))
     lines = products * 1.5 + solve / 2 + 2.0 * emit / 3 + load / 3 + gates
     return Work(
         moved=moved,

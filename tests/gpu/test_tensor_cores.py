@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tvm
 from tvm.target import Target
 
 from tests.programs.delta_programs import FORMS, linear_attention
@@ -80,6 +81,26 @@ def test_against_float64(plan, length, keys, values, each, symbolic, decay):
 @pytest.mark.parametrize(("name", "plan"), [("by_vectors", SIXTEEN), ("own_state", EIGHT)])
 def test_no_step_sees_what_comes_later(name, plan):
     check_causal(name, "Ks", np.inf, by(plan))
+
+
+@pytest.mark.parametrize(("name", "plan"), [("gated", EIGHT), ("by_vectors", SIXTEEN)])
+@pytest.mark.skipif(not cusim.is_simulated(), reason="the race detector is the simulated device's")
+def test_every_barrier_is_needed(name, plan):
+    """Without one of them there is a race, of the reads for fragments, too."""
+    scheduled, given = parallelize(FORMS[name], CUDA_TARGET, plan), arguments(FORMS[name])
+    barrier = "__syncthreads();"
+    count = emit_cuda(scheduled).count(barrier)
+    assert count == {"gated": 5, "by_vectors": 14}[name]
+    for number in range(count):
+
+        def without_one(source, number=number):
+            parts = source.split(barrier)
+            return barrier.join(parts[: number + 1]) + barrier.join(parts[number + 1 :])
+
+        with cusim.rewritten_source(without_one):
+            executable = compile_cuda(scheduled)
+            with pytest.raises(tvm.error.InternalError, match="race on shared memory"):
+                run_cuda(scheduled, given, seeds=(0,), executable=executable)
 
 
 def test_float32s_accuracy():
