@@ -84,7 +84,9 @@ def blocks_work(
     adds += steps * COLUMNS * readers * rows
     adds += pairs * COLUMNS * readers * terms
     adds += rows * COLUMNS * steps * terms
-    vectors = (1 + terms + readers) * steps * rows
+    # On tensor cores a gate that all rows share is one cell a step.
+    gates = not (way.tensor and is_uniform(rule))
+    vectors = (gates + terms + readers) * steps * rows
     amounts = (terms + reading) * steps * COLUMNS
     state = 2.0 * rows * COLUMNS
     moved = blocks * cell * (chunks * (vectors + amounts + steps * COLUMNS) + state)
