@@ -60,10 +60,8 @@ class DeltaBlock(BlockOfColumns, Chunk):
 
     Parameters
     ----------
-    rule, chunk, threads
-        As of ``build_delta_blocks``.
-    stride : int, optional
-        As of ``Chunk``.
+    rule, chunk, threads, stride
+        As of ``build_delta_blocks``, and of ``Chunk``.
     """
 
     def __init__(
