@@ -98,6 +98,8 @@ class Chunk:
         Steps of a chunk, and columns of a task with their padding.
     scope : str
         Of the arrays that steps share.
+    stride : int, optional
+        Cells from step to step of the vectors over the rows; the rows if not given.
 
     Attributes
     ----------
@@ -114,7 +116,9 @@ class Chunk:
     drive: list[Var]
     outs: list[Var]
 
-    def __init__(self, rule: DeltaRule, steps: int, width: int, scope: str) -> None:
+    def __init__(
+        self, rule: DeltaRule, steps: int, width: int, scope: str, stride: int | None = None
+    ) -> None:
         self.rule, self.steps, self.width, self.dtype = rule, steps, width, rule.dtype
         self.rows = tir.as_int(rule.rows.extent) or 0
         self.columns = tir.as_int(rule.columns.extent) or 0
@@ -125,7 +129,8 @@ class Chunk:
         def array(name: str, *shape: int) -> Var:
             return local(name, [prod(shape)], self.dtype, scope)
 
-        c, k, terms = steps, self.rows, range(len(rule.terms))
+        self.stride = self.rows if stride is None else stride
+        c, k, terms = steps, self.stride, range(len(rule.terms))
         #: Numbers of the terms that read the state, in whose order ``source`` and ``rate`` stand.
         self.reading = [n for n in terms if rule.terms[n].source is not None]
         self.gates, self.passed = array("gates", c, k), array("passed", k)
@@ -227,7 +232,7 @@ class Chunk:
             *zip(self.known, self.source, strict=True),
             *zip(self.outs, self.weights, strict=True),
         ]
-        return [Product(to, ((left, self.state),), self.rows, self.rows) for to, left in pairs]
+        return [Product(to, ((left, self.state),), self.stride, self.rows) for to, left in pairs]
 
     def system(self, number: int) -> Product:
         """The product that ``drive + rate`` times it makes the next row of a u: e' S + M u."""
@@ -247,7 +252,7 @@ class Chunk:
 
     def advance(self, decayed: list[Var], steps: Any, transposed: bool) -> Product:
         """Make the state after the chunk: (all gates) S + D u."""
-        stride = self.rows if transposed else self.steps
+        stride = self.stride if transposed else self.steps
         factors, fade = tuple(zip(decayed, self.update, strict=True)), self.fade
         before = (self.state, self.passed)
         return Product(

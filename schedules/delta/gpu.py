@@ -1,12 +1,11 @@
 """GPU executor of the delta rule's chunks: a block takes them for some columns of a matrix.
 
 Everything of a chunk is in shared memory: the vectors of its steps, the state of the block's
-columns, and the triangles. A thread makes entries of the triangles from whole
-vectors; a column's system is solved by one thread; products are one cell of the result at a time,
-the columns of a warp side by side, so that reads of the state meet no bank conflicts.
+columns, and the triangles. A thread makes entries of the triangles from whole vectors; a column's
+system is solved by one thread; products are one cell of the result at a time, the columns of a warp
+side by side, so that reads of the state meet no bank conflicts.
 
-Barriers: six a chunk, and a few for each of its steps. Shared memory:
-``shared_bytes``. Read ``chunk`` first; ``gpu_plan`` decides.
+Barriers: six a chunk, and a few for each of its steps. Read ``chunk`` first; ``gpu_plan`` decides.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tvm_scan.schedules.delta.chunk import Chunk, Product, scale
 from tvm_scan.schedules.delta.gpu_block import COLUMNS, BlockOfColumns
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 
-__all__ = ["build_delta_blocks", "shared_bytes"]
+__all__ = ["DeltaBlock", "build_delta_blocks", "shared_bytes"]
 
 
 def shared_bytes(rule: DeltaRule, chunk: int) -> int:
@@ -52,13 +51,23 @@ def build_delta_blocks(rule: DeltaRule, steps: int, threads: int) -> Any:
     steps, threads : int
         Of a chunk, and of a block: whole warps.
     """
-    block = _Block(rule, steps, threads)
+    block = DeltaBlock(rule, steps, threads)
     return block.grid("delta_block", block.body(), rule.outputs)
 
 
-class _Block(BlockOfColumns, Chunk):
-    def __init__(self, rule: DeltaRule, chunk: int, threads: int) -> None:
-        super().__init__(rule, chunk, COLUMNS, "shared")
+class DeltaBlock(BlockOfColumns, Chunk):
+    """A block that multiplies by multiply-adds.
+
+    Parameters
+    ----------
+    rule, chunk, threads, stride
+        As of ``build_delta_blocks``, and of ``Chunk``.
+    """
+
+    def __init__(
+        self, rule: DeltaRule, chunk: int, threads: int, stride: int | None = None
+    ) -> None:
+        super().__init__(rule, chunk, COLUMNS, "shared", stride)
         self.threads = threads
         self.thread = tirx.Var("v_thread", self.index)
         self.across = -(-self.columns // COLUMNS)

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule, TimeLoop
@@ -18,7 +18,14 @@ from tvm_scan.schedules.common.sizes import known_extent, known_rows
 from tvm_scan.schedules.delta.gpu import build_delta_blocks, shared_bytes
 from tvm_scan.schedules.delta.gpu_block import COLUMNS
 from tvm_scan.schedules.delta.gpu_carries import build_carries
-from tvm_scan.schedules.delta.gpu_cost import blocks_work, cut_work
+from tvm_scan.schedules.delta.gpu_cost import Way, blocks_work, cut_work
+from tvm_scan.schedules.delta.gpu_tensor import build_tensor_blocks
+from tvm_scan.schedules.delta.tensor_tiles import (
+    MOST_IN_LINE,
+    TENSOR_STEPS,
+    products_in_line,
+    tensor_shared_bytes,
+)
 from tvm_scan.schedules.delta.time_cut import (
     TimeCut,
     arrays_of,
@@ -36,6 +43,8 @@ __all__ = ["DeltaBlocks"]
 
 #: Steps of a chunk, the most first; threads of a block, those of a default first.
 _STEPS, _THREADS = (16, 8, 4), (128, 64, 256)
+#: Those of a default on tensor cores.
+_TENSOR_THREADS = (64, 128)
 #: Bytes that a thread has under way: a cell of every vector.
 _WAITING = 16.0
 
@@ -52,15 +61,20 @@ class DeltaBlocks(ScanPlan):
         Threads of a block: whole warps.
     chunks : int
         Segments of time that are passed at once (``time_cut``), for few states; 0 for none.
+    products : str
+        How the large products of a chunk are made: ``fma``, by multiply-adds, or ``tf32x3``, each
+        by three products of tf32 on tensor cores, with float32's accuracy (``gpu_tensor``).
     """
 
     device: ClassVar[str] = "cuda"
     algorithm: ClassVar[str] = "delta_blocks"
     takes: ClassVar[tuple[type[TimeLoop], ...]] = (DeltaRule,)
+    words: ClassVar[Mapping[str, tuple[str, ...]]] = {"products": ("fma", "tf32x3")}
 
     steps: int = 16
     threads_per_block: int = 128
     chunks: int = 0
+    products: str = "fma"
 
     def check_fit(self, recurrence: DeltaRule, machine: Machine) -> None:
         """Check the block against the device."""
@@ -77,6 +91,7 @@ class DeltaBlocks(ScanPlan):
             f"threads_per_block={self.threads_per_block}",
             "use 128, or run the loop as it was written",
         )
+        self._check_products(recurrence, machine)
         check_chunks(self, recurrence, self.chunks)
         arrays = self._arrays(recurrence)
         self.require(
@@ -94,6 +109,43 @@ class DeltaBlocks(ScanPlan):
             f"use fewer steps, at least {_STEPS[-1]}, or run its loop as it was written",
         )
 
+    def _check_products(self, recurrence: DeltaRule, machine: Machine) -> None:
+        words = self.words["products"]
+        self.require(
+            self.products in words,
+            f"products by {' or '.join(words)}",
+            f"products={self.products}",
+            "use fma",
+        )
+        if self.products == "fma":
+            return
+        self.require(
+            machine.device.tensor_cores,
+            f"tensor cores of tf32 for products={self.products}: CUDA from sm_80 on",
+            f"{machine.device.name} of {machine.processor}",
+            "use products=fma",
+        )
+        self.require(
+            recurrence.dtype == "float32",
+            f"a state of float32 for products={self.products}",
+            recurrence.dtype,
+            "use products=fma",
+        )
+        self.require(
+            self.steps in TENSOR_STEPS,
+            f"chunks of {' or '.join(map(str, TENSOR_STEPS))} steps for products={self.products}",
+            f"steps={self.steps}",
+            "use steps=8",
+        )
+        made = products_in_line(recurrence, self.steps)
+        self.require(
+            made <= MOST_IN_LINE,
+            f"at most {MOST_IN_LINE} products of the steps of a chunk with one another, which "
+            f"products={self.products} writes out",
+            f"{made}",
+            "use products=fma, or fewer steps",
+        )
+
     def _arrays(self, recurrence: DeltaRule) -> int:
         """Most arrays of a kernel."""
         if not self.chunks:
@@ -106,7 +158,12 @@ class DeltaBlocks(ScanPlan):
 
     def shared_bytes(self, recurrence: DeltaRule) -> int:
         """Bytes of everything of a chunk."""
-        return shared_bytes(recurrence, self.steps)
+        if self.products == "fma":
+            return shared_bytes(recurrence, self.steps)
+        passes = [recurrence]
+        if self.chunks:
+            passes = list(TimeCut.of(recurrence, self.chunks, self.steps).passes)
+        return max(tensor_shared_bytes(p, self.steps, self.threads_per_block) for p in passes)
 
     @property
     def has_barriers(self) -> bool:
@@ -116,15 +173,16 @@ class DeltaBlocks(ScanPlan):
     def build(self, recurrence: DeltaRule) -> Built:
         """Return the grid."""
         steps, threads = self.steps, self.threads_per_block
+        build = build_delta_blocks if self.products == "fma" else build_tensor_blocks
+
+        def blocks(rule: DeltaRule) -> Any:
+            return build(rule, steps, threads)
+
         if not self.chunks:
-            return Built([build_delta_blocks(recurrence, steps, threads)], [])
+            return Built([blocks(recurrence)], [])
         cut = TimeCut.of(recurrence, self.chunks, steps)
-        nests = [
-            build_delta_blocks(cut.effects, steps, threads),
-            build_delta_blocks(cut.maps, steps, threads),
-            build_carries(recurrence, cut, threads),
-            build_delta_blocks(cut.outputs, steps, threads),
-        ]
+        carries = build_carries(recurrence, cut, threads)
+        nests = [blocks(cut.effects), blocks(cut.maps), carries, blocks(cut.outputs)]
         return Built(nests, [cut.states, cut.products])
 
     def why_wasteful(self, steps: int) -> str | None:
@@ -135,10 +193,11 @@ class DeltaBlocks(ScanPlan):
         """Predict the time."""
         length = known_extent(recurrence.time.extent) if steps is None else steps
         states, threads = known_rows(recurrence), self.threads_per_block
+        way = Way(self.steps, threads, self.products != "fma")
         if self.chunks:
-            work = cut_work(recurrence, states, length, self.steps, threads, self.chunks)
+            work = cut_work(recurrence, states, length, way, self.chunks)
         else:
-            work = blocks_work(recurrence, states, length, self.steps, threads)
+            work = blocks_work(recurrence, states, length, way)
         block = Block(threads, threads, self.shared_bytes(recurrence), _WAITING)
         return gpu_cost(work, block, machine.gpu)
 
@@ -146,20 +205,33 @@ class DeltaBlocks(ScanPlan):
     def space(cls, recurrence: DeltaRule, machine: Machine) -> Iterator[Branch]:
         """Yield steps of a chunk and threads of a block."""
         steps, threads = tuple(sorted(_STEPS)), tuple(sorted(_THREADS))
-        choices = (("steps", steps), ("threads_per_block", threads))
-        yield Branch(cls(), choices)
-        if counts := chunk_counts(recurrence):
-            yield Branch(cls(chunks=counts[0]), (*choices, ("chunks", counts)))
+        ways = [(cls(), steps)]
+        if _takes_tensor_cores(recurrence, machine):
+            least = TENSOR_STEPS[-1]
+            ways.append((cls(steps=least, products="tf32x3"), TENSOR_STEPS[::-1]))
+        for base, lengths in ways:
+            choices = (("steps", lengths), ("threads_per_block", threads))
+            yield Branch(base, choices)
+            if counts := chunk_counts(recurrence):
+                yield Branch(base.with_(chunks=counts[0]), (*choices, ("chunks", counts)))
 
     @classmethod
     def shortlist(cls, recurrence: DeltaRule, machine: Machine) -> Iterator[ScanPlan]:
-        """Yield the longest chunk that fits; of none that does the shortest, which says why."""
+        """Yield the longest chunk that fits; of none that does the shortest, which says why.
+
+        On tensor cores those of two and of four warps.
+        """
         plans = [cls(steps=steps) for steps in _STEPS]
-        base = next((plan for plan in plans if plan.fits(recurrence, machine)), plans[-1])
-        yield base
+        bases = [next((plan for plan in plans if plan.fits(recurrence, machine)), plans[-1])]
+        if _takes_tensor_cores(recurrence, machine):
+            for threads in _TENSOR_THREADS:
+                plan = cls(threads_per_block=threads, products="tf32x3")
+                plans = [plan.with_(steps=steps) for steps in TENSOR_STEPS]
+                bases += [plan for plan in plans if plan.fits(recurrence, machine)][:1]
+        yield from bases
         if tir.as_int(recurrence.time.extent) is None:  # which may be a single step
             return
-        cut = (base.with_(chunks=count) for count in chunk_counts(recurrence))
+        cut = (base.with_(chunks=n) for base in bases for n in chunk_counts(recurrence))
         yield from (plan for plan in cut if plan.fits(recurrence, machine))
 
     def picture(self, recurrence: DeltaRule) -> Picture:
@@ -167,9 +239,14 @@ class DeltaBlocks(ScanPlan):
         blocks = ceil(known_extent(recurrence.columns.extent) / COLUMNS)
         each = "a block" if blocks == 1 else f"{blocks} blocks"
         grid = f"{each} of {self.threads_per_block} threads for each state, {COLUMNS} "
-        note = f"(chunks of {self.steps} steps as products of matrices in shared memory)"
+        where = {"fma": "in shared memory", "tf32x3": "on tensor cores, in three of tf32 each"}
+        note = f"(chunks of {self.steps} steps as products of matrices {where[self.products]})"
         lines = (("grid", f"{grid}columns each"),)
         walk = Serial("lane", "block", note)
         if not self.chunks:
             return Picture(lines, (walk,))
         return Picture((describe_chunks(self.chunks), *lines), (Chunks(self.chunks), walk))
+
+
+def _takes_tensor_cores(rule: DeltaRule, machine: Machine) -> bool:
+    return machine.device.tensor_cores and rule.dtype == "float32"

@@ -59,6 +59,11 @@ class Device:
         none.
     pairs : bool
         Whether a target has it.
+    tensor_from : int
+        Compute capability from which a warp multiplies matrices of tf32 by one instruction; 0 for
+        none.
+    tensor_cores : bool
+        Whether a target has it.
     async_copies : bool
         Whether copies to shared memory can go on while threads compute.
     ordered_memory : bool
@@ -109,6 +114,8 @@ class Device:
     votes: bool = False
     pairs_from: int = 0
     pairs: bool = False
+    tensor_from: int = 0
+    tensor_cores: bool = False
     async_copies: bool = False
     ordered_memory: bool = False
     fast_exp: bool = False
@@ -184,6 +191,7 @@ DEVICES: dict[str, Device] = {
             warp_barrier=True,
             votes=True,
             pairs_from=100,
+            tensor_from=80,
             async_copies=True,
             ordered_memory=True,
             fast_exp=True,
@@ -257,8 +265,12 @@ def device_of(target: Target) -> Device:
         attrs = target.attrs or {}
         if row.subgroups and attrs.get("supports_subgroups"):
             return replace(row, shuffles=row.subgroups)
-        has_pairs = 0 < row.pairs_from <= compute_capability(str(attrs.get("arch") or ""))
-        return replace(row, pairs=True) if has_pairs else row
+        capability = compute_capability(str(attrs.get("arch") or ""))
+        has_pairs = 0 < row.pairs_from <= capability
+        has_tensors = 0 < row.tensor_from <= capability
+        if has_pairs or has_tensors:
+            return replace(row, pairs=has_pairs, tensor_cores=has_tensors)
+        return row
     *names, last = (row.name for row in DEVICES.values() if row.is_served)
     why = "" if row is None else ", which this build of TVM has no code generator for"
     raise PlanError(

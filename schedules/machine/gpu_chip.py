@@ -42,6 +42,9 @@ class GpuChip:
         That a multiprocessor holds.
     special, issue : float
         Per clock and multiprocessor: special functions, instructions of warps.
+    tensor : float
+        Per clock and multiprocessor: multiply-adds of tf32, dense, by instructions of a warp on
+        tensor cores.
     """
 
     name: str = "H200"
@@ -55,6 +58,7 @@ class GpuChip:
     shared_bytes: int = 228 << 10
     special: float = 16.0
     issue: float = 4.0
+    tensor: float = 1024.0
 
     @property
     def arch(self) -> str:
@@ -82,6 +86,7 @@ def _published(
     *,
     special: float = 16.0,
     issue: float = 4.0,
+    tensor: float = 128.0,
 ) -> GpuChip:
     """A GPU by its data sheet: TB/s, boost clock, MB of cache; threads, blocks and KB of shared."""
     threads, blocks, kilobytes = holds
@@ -97,6 +102,7 @@ def _published(
         kilobytes << 10,
         special,
         issue,
+        tensor,
     )
 
 
@@ -104,17 +110,21 @@ def _published(
 #: NVIDIA's data sheets and architecture white papers; B200's cache and clock, taken for B300's too,
 #: of chipsandcheese.com, "Nvidia's B200"; B300's special functions of NVIDIA's "Inside Blackwell
 #: Ultra". What a multiprocessor holds and does per clock is in the CUDA C++ Programming Guide,
-#: "Compute Capabilities" and "Arithmetic Instructions".
+#: "Compute Capabilities" and "Arithmetic Instructions". Of tensor cores, none measured by us: the
+#: white papers of A100 (156 TFLOPS, 108 multiprocessors at 1.41 GHz) and H100 SXM (495 TFLOPS, 132
+#: at 1.83 GHz), the data sheets of A40 (75 TFLOPS) and L40 (91 TFLOPS); of B200 and B300 they have
+#: the rate of other instructions alone, and those of a warp count as an H100's; others count as the
+#: slowest.
 _CHIPS = (
     _published("V100", 70, 80, 0.9, 1.53, 6, (2048, 32, 96), issue=_HALF_LANES),
     _published("T4", 75, 40, 0.32, 1.59, 4, (1024, 16, 64), issue=_HALF_LANES),
-    _published("A100", 80, 108, 2.039, 1.41, 40, (2048, 32, 164), issue=_HALF_LANES),
-    _published("A40", 86, 84, 0.696, 1.74, 6, (1536, 16, 100)),
+    _published("A100", 80, 108, 2.039, 1.41, 40, (2048, 32, 164), issue=_HALF_LANES, tensor=512.0),
+    _published("A40", 86, 84, 0.696, 1.74, 6, (1536, 16, 100), tensor=256.0),
     _published("Jetson AGX Orin", 87, 16, 0.2048, 1.3, 4, (1536, 16, 164)),
     _published("L40", 89, 142, 0.864, 2.49, 96, (1536, 24, 100)),
     H200,
-    _published("B200", 100, 148, 8.0, 1.965, 126, (2048, 32, 228)),
-    _published("B300", 103, 148, 8.0, 1.965, 126, (2048, 32, 228), special=32.0),
+    _published("B200", 100, 148, 8.0, 1.965, 126, (2048, 32, 228), tensor=1024.0),
+    _published("B300", 103, 148, 8.0, 1.965, 126, (2048, 32, 228), special=32.0, tensor=1024.0),
     _published("Jetson Thor", 110, 20, 0.273, 1.57, 32, (1536, 24, 228)),
     _published("RTX PRO 6000 Blackwell", 120, 188, 1.792, 2.6, 128, (1536, 24, 100)),
 )
@@ -158,6 +168,8 @@ class Work:
         Kernels.
     lines : float
         Cycles in which a multiprocessor's load and store unit is busy, of all of them together.
+    tensor : float
+        Multiply-adds of tf32 on tensor cores.
     """
 
     moved: float
@@ -172,3 +184,4 @@ class Work:
     lines: float
     between: float = 0.0
     paired: float = 0.0
+    tensor: float = 0.0

@@ -1,10 +1,11 @@
-"""Cost of a plan on a GPU, on paper: five bounds, of which the largest is the prediction.
+"""Cost of a plan on a GPU, on paper: six bounds, of which the largest is the prediction.
 
 memory       bytes / bandwidth, each array once (twice in three phases), and what is wasted of a
              32-byte sector; few threads cannot keep enough bytes under way (Little's law)
 exponentials special functions / 16 per clock and multiprocessor
 issue        instructions / 4 warps per clock and multiprocessor
 lines        lines of memory that accesses touch, and shuffles / 1 per clock and multiprocessor
+tensor       multiply-adds on tensor cores / what the documents of the architecture say
 chain        the longest chain of dependences: latencies of memory, shuffles and barriers, times
              the waves of blocks that follow one another
 
@@ -45,7 +46,7 @@ class GpuCost(Cost):
     occupancy : float
         Share of the threads that the chip holds: as many as there are, and as blocks of this size
         and with this shared memory leave room for. Registers are not modelled.
-    memory, exponentials, issue, lines, chain : float
+    memory, exponentials, issue, lines, chain, tensor : float
         Bounds in seconds; ``seconds`` is the largest of them and the launches.
     """
 
@@ -57,11 +58,13 @@ class GpuCost(Cost):
     issue: float
     lines: float
     chain: float
+    tensor: float
 
     @property
     def ranked(self) -> float:
         """The seconds, and a share of every bound."""
         bounds = self.memory + self.exponentials + self.issue + self.lines + self.chain
+        bounds += self.tensor
         return self.seconds + _NOT_HIDDEN * bounds
 
 
@@ -119,7 +122,8 @@ def gpu_cost(work: Work, block: Block, chip: GpuChip, *, in_pairs: bool = False)
     # Blocks that follow one another each wait for themselves.
     latency = (work.chain * max(1.0, threads / (count * RESIDENT)) + work.once) / chip.clock
     lines = work.lines / (busy * chip.clock)
-    worst = max(memory, exponentials, issue, lines, latency)
+    tensor = work.tensor / (chip.tensor * busy * chip.clock)
+    worst = max(memory, exponentials, issue, lines, latency, tensor)
     return GpuCost(
         seconds=worst + work.between / chip.clock + work.launches * LAUNCH,
         bytes=work.moved,
@@ -134,4 +138,5 @@ def gpu_cost(work: Work, block: Block, chip: GpuChip, *, in_pairs: bool = False)
         issue=issue,
         lines=lines,
         chain=latency,
+        tensor=tensor,
     )

@@ -13,6 +13,7 @@ FOLDER = Folder(
         "test_bench.py::test_a_dry_run_compares_every_plan_with_float64_and_times_the_ladders",
         "test_bench.py::test_a_peer_that_crashes_or_hangs_takes_nobody_with_it",
         "test_bench.py::test_the_peers_in_cuda_compile",
+        "test_tensor_cores.py::test_every_barrier_is_needed",
         "test_cusim.py::test_parallel_processes_build_the_runtime_once",
     ),
     alike={

@@ -173,6 +173,10 @@ def test_plans_are_right(text):
         ("cuda/delta_blocks(steps=-16)", "expected chunks of 4, 8, 16 steps"),
         ("cuda/delta_blocks(threads_per_block=100)", "expected blocks of 64, 128 or 256 threads"),
         ("cuda/delta_blocks(threads_per_block=0)", "expected blocks of 64, 128 or 256 threads"),
+        (
+            "cuda/delta_blocks(products=half)",
+            "expected products by fma or tf32x3, got products=half",
+        ),
         ("cuda/delta_blocks(chunks=1)", "expected 0, or 2 to 1024 chunks of time, got chunks=1"),
         ("cuda/delta_blocks(chunks=-4)", "expected 0, or 2 to 1024 chunks of time"),
         ("cuda/delta_blocks(chunks=99999999)", "expected 0, or 2 to 1024 chunks of time"),

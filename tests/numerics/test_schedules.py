@@ -50,6 +50,7 @@ DELTA_ON_CPU = (
 DELTA_ON_CUDA = (
     "cuda/delta_blocks(steps=4, threads_per_block=64)",
     "cuda/delta_blocks(steps=8, chunks=3)",
+    "cuda/delta_blocks(steps=8, threads_per_block=64, products=tf32x3)",
 )
 SHARED = Case("selective_scan", options=STATES, sizes=(("channels", 3), ("states", 4)))
 SHARED_PLAN = "cuda/lanes(threads_per_block=32, items_per_thread=2, threads_per_lane=2"

@@ -27,6 +27,7 @@ DRIVER_SOURCES = (
     "race.cc",
     "ordered.cc",
     "async_copy.cc",
+    "matrix.cc",
     "memory.cc",
     "undefined.cc",
 )
@@ -86,6 +87,14 @@ _PAIRS = re.compile(
     r':\s*"=f"\(([^)]+)\),\s*"=f"\(([^)]+)\)\s*:\s*([^;]*)\);'
 )
 
+# A product of matrices on tensor cores, which all lanes of a warp make together.
+_MATRIX_PRODUCT = re.compile(
+    r'asm volatile\(\s*"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.tf32\.tf32\.f32 '
+    r'\{%0, %1, %2, %3\}, \{%4, %5, %6, %7\}, \{%8, %9\}, \{%10, %11, %12, %13\};"\s*'
+    r':((?:\s*"=f"\([^)]+\),?){4})\s*'
+    r':((?:\s*"r"\([^)]+\),?){6}(?:\s*"f"\([^)]+\),?){4})\s*\);'
+)
+
 
 def _in_halves(match: re.Match[str]) -> str:
     """An instruction on pairs as two IEEE operations."""
@@ -94,6 +103,13 @@ def _in_halves(match: re.Match[str]) -> str:
     form = {"mul": "{} * {}", "add": "{} + {}", "fma": "fmaf({}, {}, {})"}[name]
     halves = (f"{r} = {form.format(*operands[i::2])};" for i, r in enumerate(results))
     return " ".join(halves)
+
+
+def _matrix_product(match: re.Match[str]) -> str:
+    """The simulator's function for the instruction, on the same lines."""
+    operands = re.findall(r'"(?:=f|r|f)"\(([^)]+)\)', match[1] + match[2])
+    lines = "\n" * match[0].count("\n")
+    return f"cusim::matrix_product({', '.join(operands)}, __builtin_LINE());{lines}"
 
 
 class KernelBuildError(RuntimeError):
@@ -298,6 +314,7 @@ def _translation_unit(source: str, key: str) -> str:
     source = _EX2.sub(r"\1 = cusim::exp2_without_denormals(\2);", source)
     source = _RCP.sub(r"\1 = 1.0f / \2;", source)
     source = _PAIRS.sub(_in_halves, source)
+    source = _MATRIX_PRODUCT.sub(_matrix_product, source)
     # Dynamic shared memory becomes a pointer to the arena, on the same line.
     source, dynamic = _DYNAMIC_SHARED.subn(r"\1* const \2 = (\1*)cusim::dynamic_arena();", source)
     shared = "CUSIM_DYNAMIC_SHARED" if dynamic else "CUSIM_NO_DYNAMIC_SHARED"

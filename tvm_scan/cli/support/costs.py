@@ -26,6 +26,7 @@ _UNITS = {
     "issue": _TIME,
     "lines": _TIME,
     "chain": _TIME,
+    "tensor": _TIME,
     "alone": ("us of one core while the others wait", 1e6),
     "pool": ("us of the call and the pool", 1e6),
     "seconds": ("us, predicted", 1e6),

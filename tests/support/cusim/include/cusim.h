@@ -36,7 +36,12 @@ struct Kernel {
   unsigned char* (*dynamic_arena)();  // null: the kernel uses no dynamic shared memory
 };
 
-enum WarpOperation : int { kSyncWarp = 0, kShuffle = 1, kBallot = 2 };
+enum WarpOperation : int { kSyncWarp = 0, kShuffle = 1, kBallot = 2, kMatrixProduct = 3 };
+
+// What a lane brings to `mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32`, and takes away in `c`.
+struct MatrixFragment {
+  float a[4], b[2], c[4];
+};
 
 constexpr unsigned kDynamicArenaBytes = 232448;  // 227 KiB, what an sm_90 block may ask for
 constexpr size_t kStaticSharedBytes = 48 * 1024;  // and what it gets without asking, of both kinds
@@ -113,6 +118,18 @@ inline T shuffle(unsigned mask, T value, int source_lane, int line) {
   bits = cusim_warp(kShuffle, mask, bits, source_lane, line);
   std::memcpy(&value, &bits, sizeof value);
   return value;
+}
+
+// What that instruction is replaced by (see ../_toolchain.py): all lanes of the warp must come.
+inline void matrix_product(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1,
+                           unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0, float c1,
+                           float c2, float c3, int line) {
+  MatrixFragment own = {{}, {}, {c0, c1, c2, c3}};
+  const unsigned words[6] = {a0, a1, a2, a3, b0, b1};
+  std::memcpy(own.a, words, sizeof own.a);
+  std::memcpy(own.b, words + 4, sizeof own.b);
+  cusim_warp(kMatrixProduct, 0xffffffffu, (uint64_t)(uintptr_t)&own, 0, line);
+  d0 = own.c[0], d1 = own.c[1], d2 = own.c[2], d3 = own.c[3];
 }
 
 }  // namespace cusim

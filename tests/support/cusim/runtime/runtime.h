@@ -92,6 +92,9 @@ void begin_copy(void* to, const void* from, size_t size, int line);
 void end_copy(void* to, size_t size, int line);
 }  // namespace race
 
+// matrix.cc: the product of a warp's fragments; `lanes` are those of all its 32 lanes.
+void multiply_fragments(MatrixFragment* const* lanes);
+
 // async_copy.cc: copies that a thread begins and waits for.
 namespace async_copy {
 void begin_block(const Image& image, const Launch& launch);

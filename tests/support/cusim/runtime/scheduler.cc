@@ -125,7 +125,12 @@ std::string in_hex(unsigned mask) {
 }
 
 const char* operation_name(int operation) {
-  return operation == kShuffle ? "a shuffle" : operation == kBallot ? "a vote" : "__syncwarp";
+  switch (operation) {
+    case kShuffle: return "a shuffle";
+    case kBallot: return "a vote";
+    case kMatrixProduct: return "mma.sync";
+    default: return "__syncwarp";
+  }
 }
 
 // Completes the warp operation that `first` waits in, if all the lanes of its mask have come.
@@ -141,6 +146,17 @@ bool complete_warp_operation(Thread& first) {
                       other.line == first.line && other.operation == first.operation;
     if (!same_place) return false;
     members.push_back(&other);
+  }
+  if (first.operation == kMatrixProduct) {
+    if (members.size() != kWarp) {
+      failure = name(first) + " calls mma.sync at " + at_line(first.line) + " with " +
+                std::to_string(members.size()) + " lanes of its warp; all 32 must come";
+      return true;
+    }
+    MatrixFragment* fragments[kWarp];
+    for (int lane = 0; lane < kWarp; ++lane)
+      fragments[lane] = (MatrixFragment*)(uintptr_t)members[lane]->value;
+    multiply_fragments(fragments);
   }
   if (first.operation == kSyncWarp && launch->race) race::warp_barrier(base / kWarp, first.mask);
   uint64_t ballot = 0;
@@ -234,6 +250,7 @@ std::string run_block(std::mt19937& random, bool& ended, uint64_t& seen) {
     bool progress = false;
     for (Thread& thread : threads)
       if (thread.state == State::kAtWarp) progress |= complete_warp_operation(thread);
+    if (!failure.empty()) return failure;
     if (progress) continue;
     int done = 0, at_block_barrier = 0, polling = 0;
     for (const Thread& thread : threads) {

@@ -1,0 +1,145 @@
+"""Tiles of a chunk for tensor cores: which warp has which, and where a lane's cells are.
+
+A warp has 16 columns of the state and some of its rows, in its registers, as a fragment of sums of
+``S^T`` (columns by rows): lane 4 g + f has columns g and g + 8, and of every 8 rows 2 f and
+2 f + 1. In which order the terms of a product stand is free. Taken as terms f and f + 4, rows 2 f
+and 2 f + 1 make of the same registers a fragment of A, so that the state is multiplied where it
+lies, and a lane's two cells of B are neighbours in memory.
+
+The vectors of the steps stand in shared memory, ``stride`` cells from one to the next: 8 or 24 more
+than a multiple of 32. The loads of a fragment then meet in no bank: of two neighbours, 16 lanes at
+once, 4 vectors 8 cells each; of single cells, 4 vectors of 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm.ir import Var
+from tvm.tirx import FloatImm
+
+from tvm_scan import tir
+from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.schedules.delta.gpu_block import COLUMNS
+
+__all__ = [
+    "ACROSS",
+    "MOST_IN_LINE",
+    "OCTET",
+    "TENSOR_STEPS",
+    "Octet",
+    "Tiles",
+    "is_gated",
+    "is_uniform",
+    "octets_of",
+    "pairs_of",
+    "products_in_line",
+    "tensor_shared_bytes",
+]
+
+#: Steps, or rows, of a tile; columns of a warp.
+OCTET, ACROSS = 8, 16
+#: Steps of a chunk, the most first.
+TENSOR_STEPS = (16, 8)
+#: Products of forward substitution, which is written out: ptxas takes long for more.
+MOST_IN_LINE = 2048
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Sizes of a block.
+
+    Attributes
+    ----------
+    warps, groups : int
+        Warps of the block, and how many share the rows: two have the same ones.
+    depth, own : int
+        Rows with their padding, and tiles of 8 of them that a warp has.
+    stride : int
+        Cells from vector to vector.
+    """
+
+    warps: int
+    groups: int
+    depth: int
+    own: int
+    stride: int
+
+    @staticmethod
+    def of(rows: int, threads: int) -> Tiles:
+        """Divide rows among the warps of a block."""
+        warps = threads // 32
+        groups = warps // 2
+        own = -(-rows // (OCTET * groups))
+        depth = own * OCTET * groups
+        return Tiles(warps, groups, depth, own, depth + (0 if depth % 16 else OCTET))
+
+
+@dataclass(frozen=True, eq=False)
+class Octet:
+    """Eight steps of one array of vectors.
+
+    Attributes
+    ----------
+    number : int
+        Of the array, among those that read, or among the terms.
+    vectors : Var
+        The array.
+    first : int
+        First of the steps.
+    """
+
+    number: int
+    vectors: Var
+    first: int
+
+
+def octets_of(arrays: list[Var], steps: int) -> list[Octet]:
+    """All octets of arrays, the first steps of all of them before the next."""
+    return [
+        Octet(number, array, first)
+        for first in range(0, steps, OCTET)
+        for number, array in enumerate(arrays)
+    ]
+
+
+def pairs_of(octets: list[Octet]) -> list[tuple[Octet, ...]]:
+    """Octets two by two, as a fragment of A has them; the last one may stand alone."""
+    return [tuple(octets[at : at + 2]) for at in range(0, len(octets), 2)]
+
+
+def products_in_line(rule: DeltaRule, steps: int) -> int:
+    """Products of forward substitution: of every two steps, for each term that reads another."""
+    reading = sum(term.source is not None for term in rule.terms)
+    return reading * len(rule.terms) * steps * (steps - 1) // 2
+
+
+def tensor_shared_bytes(rule: DeltaRule, steps: int, threads: int) -> int:
+    """Shared memory of a block.
+
+    Parameters
+    ----------
+    rule : DeltaRule
+        What is built.
+    steps, threads : int
+        Of a chunk, and of a block.
+    """
+    tiles = Tiles.of(tir.as_int(rule.rows.extent) or 0, threads)
+    terms, reading = len(rule.terms), sum(term.source is not None for term in rule.terms)
+    readers = reading + len(rule.reads)
+    gates = steps + (steps + 1) ** 2 if is_uniform(rule) else steps * tiles.stride
+    gates = gates if is_gated(rule) else 0
+    cells = (terms + readers) * steps * tiles.stride + gates
+    cells += terms * readers * steps * steps
+    by_step = terms + reading + tiles.groups * readers + (rule.column_gate is not None)
+    return (cells + by_step * steps * COLUMNS) * tir.byte_size(rule.dtype)
+
+
+def is_uniform(rule: DeltaRule) -> bool:
+    """Return whether all rows of a state have one gate."""
+    return not tir.contains_var(rule.gate, [rule.rows.var])
+
+
+def is_gated(rule: DeltaRule) -> bool:
+    """Return whether there are gates of the rows at all."""
+    return not (isinstance(rule.gate, FloatImm) and float(rule.gate.value) == 1)
