@@ -157,7 +157,7 @@ def _of_gpu(target: Target, given: Mapping[str, Any]) -> Target:
     host = options.pop("host", None) or {"kind": "llvm"}
     kind = str(target.kind.name)
     if kind in _LIMITS:
-        plain = dict(Target(kind).attrs)
+        plain = dict(Target({n: options[n] for n in ("kind", "arch") if n in options}).attrs)
         for name, limit in _LIMITS[kind].items():
             if name not in given and options.get(name) == plain.get(name):
                 options[name] = limit

@@ -250,6 +250,21 @@ def test_explain_and_verify_speak_of_one_plan(command, tmp_path):
         assert told["plan"] in (report["plan"], *report["instead_of"])
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "explain library:selective_scan --cost",
+        "explain library:linear_recurrence --target cuda --prove",
+        "doctor",
+    ],
+)
+def test_what_is_told_fits_80_columns(command, monkeypatch, capfd, line):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, text, _ = command(*line.split())
+    assert max(map(len, text.splitlines())) <= 80
+    assert "Unable to detect CUDA version" not in capfd.readouterr().err
+
+
 def test_explain_says_why_the_loop_stays(command, tmp_path):
     (tmp_path / "short.py").write_text(SOURCE.replace("50", "3"))
     code, text, _ = command("explain", tmp_path / "short.py")

@@ -175,7 +175,7 @@ def make_target(name: str) -> Target:
     """
     is_json = name.startswith("{")
     names = ["cpu", *(row.name for row in DEVICES.values() if row.is_gpu and row.is_served)]
-    if name in DEVICES:
+    if name in DEVICES and name not in names:
         try:
             device_of(Target(name))
         except ScanError as error:
