@@ -73,7 +73,7 @@ def command(
         for finding in findings:
             print_wrapped(f"{finding.state:<9} {finding.name:<17} {visible(finding.found)}", 28)
             if finding.fix:
-                print_wrapped(f"{'':<27} {finding.fix}", 28)
+                print(f"{'':<27} {finding.fix}")  # in one piece, to be copied
     if bad:
         raise CommandError(
             f"expected a working installation, found {len(bad)} thing(s) missing: "
