@@ -37,10 +37,6 @@ def as_func(value: Any, caller: str) -> PrimFunc:
     caller : str
         Name of the public function, for the message.
 
-    Returns
-    -------
-    PrimFunc
-
     Raises
     ------
     ScanError
@@ -81,10 +77,6 @@ def as_recurrence(value: Any, caller: str) -> TimeLoop:
     caller : str
         Name of the public function, for the message.
 
-    Returns
-    -------
-    Recurrence or DeltaRule
-
     Raises
     ------
     RefusalError
@@ -114,10 +106,6 @@ def as_target(value: Any, caller: str) -> Target | None:
         TVM's.
     caller : str
         Name of the public function, for the message.
-
-    Returns
-    -------
-    Target or None
 
     Raises
     ------

@@ -60,10 +60,6 @@ def load_file(path: Path, name: str | None) -> PrimFunc:
     name : str or None
         Name of the primfunc; may be None if there is exactly one.
 
-    Returns
-    -------
-    PrimFunc
-
     Raises
     ------
     CommandError
@@ -98,10 +94,6 @@ def load_module(path: Path) -> IRModule:
     ----------
     path : Path
         The file; it is executed.
-
-    Returns
-    -------
-    IRModule
 
     Raises
     ------
