@@ -26,10 +26,6 @@ def annotated_plans(sch: Schedule) -> list[tuple[SBlock, ScanPlan]]:
     ----------
     sch : tvm.s_tir.Schedule
         As a rule or a replayed trace left it.
-
-    Returns
-    -------
-    list of (SBlock, ScanPlan)
     """
     return [(block, plan_at(block)) for block in _annotated(sch)]
 

@@ -37,10 +37,6 @@ def as_func(value: Any, caller: str) -> PrimFunc:
     caller : str
         Name of the public function, for the message.
 
-    Returns
-    -------
-    PrimFunc
-
     Raises
     ------
     ScanError
@@ -81,10 +77,6 @@ def as_recurrence(value: Any, caller: str) -> TimeLoop:
     caller : str
         Name of the public function, for the message.
 
-    Returns
-    -------
-    Recurrence or DeltaRule
-
     Raises
     ------
     RefusalError
@@ -114,10 +106,6 @@ def as_target(value: Any, caller: str) -> Target | None:
         TVM's.
     caller : str
         Name of the public function, for the message.
-
-    Returns
-    -------
-    Target or None
 
     Raises
     ------
@@ -157,7 +145,7 @@ def _of_gpu(target: Target, given: Mapping[str, Any]) -> Target:
     host = options.pop("host", None) or {"kind": "llvm"}
     kind = str(target.kind.name)
     if kind in _LIMITS:
-        plain = dict(Target(kind).attrs)
+        plain = dict(Target({n: options[n] for n in ("kind", "arch") if n in options}).attrs)
         for name, limit in _LIMITS[kind].items():
             if name not in given and options.get(name) == plain.get(name):
                 options[name] = limit

@@ -32,10 +32,6 @@ def as_input(value: Any, entry: dict[str, Any], sizes: dict[str, int], device: s
     device : str
         The model's.
 
-    Returns
-    -------
-    tvm_ffi.Tensor
-
     Raises
     ------
     ArtifactError

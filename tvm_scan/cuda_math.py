@@ -66,10 +66,6 @@ def build(mod: Any, target: Any, **options: Any) -> Any:
         What for.
     **options
         Of ``tvm.compile``.
-
-    Returns
-    -------
-    tvm.runtime.Executable
     """
     import tvm
 

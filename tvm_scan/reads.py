@@ -60,10 +60,6 @@ def reads_of(text: str) -> Mapping[str, Chain]:
     ----------
     text : str
         As above; empty where every array is read as it is.
-
-    Returns
-    -------
-    mapping of str to tuple of Link
     """
     chains = {}
     for part in text.split(";") if text else ():

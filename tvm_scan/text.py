@@ -35,10 +35,6 @@ def as_text(node: Any) -> str:
     ----------
     node : object
         Any node of TIR.
-
-    Returns
-    -------
-    str
     """
     lines = [_shortened(line)[0] for line in _script(node)]
     return "\n".join(lines) if isinstance(node, PrimFunc) else " ".join(lines)

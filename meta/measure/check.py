@@ -135,10 +135,6 @@ def compare(case: Case, got: list[np.ndarray]) -> str | None:
         The inputs and the loop's results.
     got : list of ndarray
         One for each of ``case.expected``.
-
-    Returns
-    -------
-    str or None
     """
     for (position, want), array in zip(case.expected, got, strict=True):
         left, right = want.astype("float64"), array.astype("float64")

@@ -47,10 +47,6 @@ def build_candidate(mod: tvm.IRModule, target: tvm.target.Target, _params: Any) 
         The candidate.
     target : tvm.target.Target
         What to build for.
-
-    Returns
-    -------
-    Module
     """
     with target:
         return build(expand_scans(mod), target).mod
@@ -150,10 +146,6 @@ def local_runner(
         Seconds for one candidate.
     initializer : callable, optional
         Runs first in the process.
-
-    Returns
-    -------
-    LocalRunner
     """
     return ms.runner.LocalRunner(
         timeout_sec=timeout,

@@ -60,10 +60,6 @@ def arithmetic_of(plan: ScanPlan, target: Target, recurrence: TimeLoop) -> Arith
         What it is for.
     recurrence : Recurrence or DeltaRule
         What runs. Extents that are symbolic are taken as large.
-
-    Returns
-    -------
-    Arithmetic
     """
     flops, exps = _of_step(recurrence)
     combine = _of_combine(recurrence)

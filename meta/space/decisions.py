@@ -63,10 +63,6 @@ def fits(plan: ScanPlan, target: Target, recurrence: TimeLoop) -> bool:
         Where it will run.
     recurrence : Recurrence or DeltaRule
         What will run.
-
-    Returns
-    -------
-    bool
     """
     try:
         plan.check(target, recurrence)

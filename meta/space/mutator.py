@@ -22,10 +22,6 @@ def plan_samples(trace: Trace) -> list[tuple[Any, int, int]]:
     ----------
     trace : Trace
         Of a schedule that ``ScanRule`` sampled.
-
-    Returns
-    -------
-    list of (Instruction, int, int)
     """
     ours = [
         inst.inputs[1]

@@ -61,10 +61,6 @@ def sample_branches(sch: Schedule, block: Any, target: Target) -> list[Schedule]
         Any block.
     target : tvm.target.Target
         What to tune for.
-
-    Returns
-    -------
-    list of Schedule
     """
     recurrence = _recurrence_at(sch, block)
     if recurrence is None:

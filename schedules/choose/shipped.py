@@ -37,10 +37,6 @@ def shipped_plan(target: Target, recurrence: TimeLoop) -> ScanPlan | None:
         Its kind, processor and number of cores must be the record's.
     recurrence : Recurrence or DeltaRule
         With constant lanes and steps; for others the default knows as much.
-
-    Returns
-    -------
-    ScanPlan or None
     """
     if os.environ.get("TVM_SCAN_RECORDS", "").lower() in ("off", "0") or None in sizes_of(
         recurrence

@@ -61,10 +61,6 @@ def points_of(func: tirx.PrimFunc, nest: Any) -> Points:
     nest : Stmt
         One of its nests; of bound loops the binding is dropped.
 
-    Returns
-    -------
-    Points
-
     Raises
     ------
     RefusalError

@@ -76,10 +76,6 @@ def hold_invariants(recurrence: Recurrence, *, fold: bool = True) -> Invariants:
         With at least one lane axis.
     fold : bool
         Whether ``exp(x a)``, with ``a`` such an expression, becomes ``exp2(x (a log2 e))``.
-
-    Returns
-    -------
-    Invariants
     """
     invariants = _Search(recurrence).run()[:_MOST]
     stores, registers = [], []

@@ -101,10 +101,6 @@ def interleaved_chains(
         ``across(make)`` is ``make(chain)`` for every chain.
     step : callable
         ``step(chain, i)`` is the statement of one step of one chain.
-
-    Returns
-    -------
-    Stmt
     """
     run = int_const(_RUN if chains > 1 else 1, extent)
     runs = tir.simplify(extent // run)

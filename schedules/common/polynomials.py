@@ -127,10 +127,6 @@ def exp(x: Any, let: Values) -> Any:
         float32.
     let : Values
         Collects the intermediate values.
-
-    Returns
-    -------
-    Expr
     """
     x = _between(let(x), -105.0, 89.0, let)
     n, bits = _nearest(x * _f(_LOG2E), let)
@@ -147,10 +143,6 @@ def exp2(x: Any, let: Values) -> Any:
         float32.
     let : Values
         Collects the intermediate values.
-
-    Returns
-    -------
-    Expr
     """
     x = _between(let(x), -151.0, 128.5, let)
     n, bits = _nearest(x, let)
@@ -168,10 +160,6 @@ def exp2_in_range(x: Any, let: Values) -> Any:
         float32.
     let : Values
         Collects the intermediate values.
-
-    Returns
-    -------
-    Expr
     """
     x = _between(let(x), -126.0, 128.0, let)
     n, bits = _nearest(x, let)
@@ -235,10 +223,6 @@ def log(x: Any, let: Values) -> Any:
         float32; negative numbers give NaN, zero gives minus infinity.
     let : Values
         Collects the intermediate values.
-
-    Returns
-    -------
-    Expr
     """
     x = let(x)
     # A denormal is scaled up first; its exponent is corrected below.
@@ -276,10 +260,6 @@ def log1p(x: Any, let: Values) -> Any:
     let : Values
         Collects the intermediate values.
 
-    Returns
-    -------
-    Expr
-
     Notes
     -----
     After W. Kahan: with ``u = 1 + x`` rounded, ``log(u) + (x - (u - 1)) / u``, whose second term
@@ -304,10 +284,6 @@ def log1p_unit(x: Any, let: Values) -> Any:
         float32 in [0, 1], or NaN.
     let : Values
         Collects the intermediate values.
-
-    Returns
-    -------
-    Expr
     """
     x = let(x)
     s = let(x / (x + _f(2.0)))

@@ -37,7 +37,7 @@ _VECTOR = 32
 def build_lanes(recurrence: Recurrence, plan: CpuPlan) -> Built:
     """Every lane is a serial scan; blocks of lanes go to cores.
 
-    A block of ``lane_block`` neighbouring lanes advances together: as vector lanes where the
+    A block of ``lane_block`` neighbouring lanes advances together: as cells of vectors where the
     lane axis is contiguous in memory, else interleaved, so that the latency of one lane's
     chain hides behind the others. Lanes beyond the last full block run one by one.
     """

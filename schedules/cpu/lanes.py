@@ -165,7 +165,7 @@ class Lanes(CpuPlan):
         if self.time_vector:
             what = f"one lane after another; {self.time_vector} steps of a lane at a time"
             return Picture((("cores", what),), (self.drawn_vector(),))
-        how = "in vector lanes" if self.vectorize else "interleaved"
+        how = "in vectors" if self.vectorize else "interleaved"
         together = f"{self.lane_block} lanes {how}" if self.lane_block > 1 else "one lane"
         cores = ("cores", f"blocks of lanes side by side; {together} at a time")
         serial = Serial("lane", "block")

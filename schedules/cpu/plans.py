@@ -48,7 +48,7 @@ class CpuPlan(ScanPlan):
     lane_block : int
         Lanes or chunks that advance together, in a vector or interleaved.
     vectorize : bool
-        Whether the lanes of a block are vector lanes (else they are interleaved).
+        Whether the lanes of a block are cells of vectors (else they are interleaved).
     time_vector : int
         Steps of time that are the cells of a vector, scanned by shuffles; 0 for none.
     time_runs : bool
@@ -110,7 +110,7 @@ class CpuPlan(ScanPlan):
             1 <= self.lane_block <= most,
             f"1 to {most} lanes per block",
             f"lane_block={self.lane_block}",
-            "use 4 interleaved lanes, or 32 vector lanes",
+            "use 4 interleaved lanes, or 32 in vectors",
         )
         self.require(
             self.lane_block <= 32 or self.lane_block % 32 == 0,

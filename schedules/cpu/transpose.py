@@ -72,10 +72,6 @@ class Square:
             ``read(i)`` is a vector of ``side`` cells.
         write : callable
             ``write(j, vector)`` is a statement.
-
-        Returns
-        -------
-        Stmt
         """
         side = self.side
         old, new = self._rows

@@ -46,10 +46,6 @@ def build_vector_chunks(recurrence: Recurrence, plan: CpuPlan) -> Built:
         One level, carries of one cell.
     plan : CpuPlan
         With ``time_vector``; ``cache_steps`` is the length of a tile.
-
-    Returns
-    -------
-    Built
     """
     return _VectorChunks(recurrence, plan).build()
 

@@ -55,10 +55,6 @@ def with_vector_math(stmt: Any, pool: Pool, lane: Any, *, ldexp: bool = False) -
         Lane of the vector loop.
     ldexp : bool
         Whether the target scales vectors by powers of two in one instruction.
-
-    Returns
-    -------
-    Stmt
     """
 
     def on_store(store: tirx.BufferStore) -> Any:

@@ -42,10 +42,6 @@ def build_delta(rule: DeltaRule, plan: DeltaWalk) -> Built:
         What to build.
     plan : DeltaWalk
         One that fits.
-
-    Returns
-    -------
-    Built
     """
     columns = tir.as_int(rule.columns.extent) or 0
     whole, rest = divmod(columns, plan.columns)

@@ -70,10 +70,6 @@ def driver_of(device: Device) -> Driver:
     device : Device
         Its row.
 
-    Returns
-    -------
-    Driver
-
     Raises
     ------
     ScanError

@@ -77,10 +77,6 @@ def operation(operator: str, *operands: Number) -> Number:
         Of two numbers, or ``not`` of one, or ``if`` of three.
     operands : Number
         Its operands.
-
-    Returns
-    -------
-    Number
     """
     whole = [operator, *operands]
     return evaluate(whole, {}) if all(isinstance(one, int) for one in operands) else whole
@@ -95,10 +91,6 @@ def ceil_divided(number: Number, by: int) -> Number:
         Not negative.
     by : int
         Positive.
-
-    Returns
-    -------
-    Number
     """
     return operation("//", operation("+", number, by - 1), by)
 
@@ -138,10 +130,6 @@ def number_of(expr: Any, names: tir.VarMap) -> Number:
         Of integers and conditions.
     names : VarMap
         Name of each of its variables.
-
-    Returns
-    -------
-    Number
 
     Raises
     ------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Sequence
@@ -79,6 +80,9 @@ class WebGpu:
 def _adapters() -> list[Any]:
     # The loader of Vulkan looks there for a screen, and complains.
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    # Loaded behind Mesa, z3 takes C++ symbols from there, and ends the process at its first number.
+    with contextlib.suppress(ImportError):
+        import z3  # noqa: F401
     import wgpu
 
     return list(wgpu.gpu.enumerate_adapters_sync())

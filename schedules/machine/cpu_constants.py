@@ -46,10 +46,6 @@ def chip_of(target: Target) -> CpuChip:
     ----------
     target : tvm.target.Target
         Of a CPU. Its features count, not those of the machine that compiles.
-
-    Returns
-    -------
-    CpuChip
     """
     kind = str((target.attrs or {}).get("mcpu") or "")
     known = None if kind in ("", host_kind()) else _shipped(kind)

@@ -33,10 +33,6 @@ def first_wide(recurrence: TimeLoop) -> Any | None:
     ----------
     recurrence : Recurrence or DeltaRule
         Extents that are symbolic are taken as less than 2^31.
-
-    Returns
-    -------
-    Expr or None
     """
     analyzer, wide = Analyzer(), []
 

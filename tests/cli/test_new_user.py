@@ -16,7 +16,8 @@ from tests.meta.test_database import FACTS
 from tests.meta.test_nearest import CHUNKS, PAIRS, commit
 from tests.support import forks
 from tvm_scan import ScanPlan, library
-from tvm_scan.cli.support.asked import words_of
+from tvm_scan.cli.support.asked import asked_of
+from tvm_scan.cli.support.load import load_file, make_target
 from tvm_scan.meta import RecordStore
 
 MAIN = "from tvm_scan.cli import main\nif __name__ == '__main__': main()"
@@ -49,7 +50,7 @@ def lightly(*arguments, **environment):
 def records(tmp_path_factory):
     """Three records of a function, as tune writes them, and one of two others."""
     store = RecordStore(tmp_path_factory.mktemp("new_user") / "records")
-    asked = words_of(WHAT[0], WHAT[2], "float32", "cpu")
+    asked = asked_of(WHAT[0], None, WHAT[2], "float32", "cpu").words
     facts = {**FACTS, "function": "cumsum", "asked": asked, "samples": [2e-6, 3e-6, 4e-6]}
     for plan, seconds in ((LOOP, 8e-6), (CHUNKS, 4e-6), (PAIRS, 2e-6)):
         commit(store, library.cumsum(4, 4000), plan, seconds, facts=facts)
@@ -169,6 +170,44 @@ def test_best_without_tvm_is_best_with_it(records, command):
     assert (code, report["cumsum"]["id"][:8] in text) == (0, True)
 
 
+def test_a_file_is_known_again_by_its_text(tmp_path):
+    path, folder = tmp_path / "decay.py", tmp_path / "records"
+    path.write_text(SOURCE)
+    asked = asked_of(str(path), None, None, "float32", "cpu")
+    func = load_file(path, None)
+    commit(RecordStore(folder), func, LOOP, 2e-6, facts={**FACTS, "asked": asked.words})
+    lines, _ = lightly("best", folder, path)
+    assert lines[0].split()[1:] == ["2", "us", "decay", "3x50"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("# more", "x"),  # a comment: other words, looked up by the structure
+        ("import numpy as np", None),
+        ("from sizes import LENGTH", None),
+        ("from .sizes import LENGTH", None),
+        ("LENGTH = int(open('sizes').read())", None),
+        ("LENGTH = [__import__('os')]", None),
+        ("assert True", None),
+        ("def make(): pass", None),
+        (SOURCE.replace("decay", "other"), None),
+        ("x = 'global_symbol'", None),
+        ("LENGTH =", None),
+    ],
+)
+def test_a_file_that_may_say_something_else_is_run(tmp_path, change):
+    added, words = change
+    path = tmp_path / "decay.py"
+    path.write_text(SOURCE)
+    first = asked_of(str(path), None, None, "float32", "cpu")
+    path.write_text(f"{SOURCE}\n{added}\n")
+    found = asked_of(str(path), None, None, "float32", "cpu")
+    assert (found is None) == (words is None) and found != first
+    if added.startswith("\nfrom tvm"):  # which of the two is asked for is said
+        assert asked_of(str(path), "other", None, "float32", "cpu").name == "other"
+
+
 def test_a_faster_record_of_another_hand_is_the_best(records, tmp_path, command):
     folder = shutil.copytree(records, tmp_path / "records")
     faster = commit(RecordStore(folder), library.cumsum(4, 4000), LOOP, 1e-6)
@@ -209,6 +248,22 @@ def test_explain_and_verify_speak_of_one_plan(command, tmp_path):
         told = json.loads(command("explain", what, "--json")[1])
         report = json.loads(command("verify", what, "--json")[1])
         assert told["plan"] in (report["plan"], *report["instead_of"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "explain library:selective_scan --cost",
+        "explain library:linear_recurrence --target cuda --prove",
+        "doctor",
+    ],
+)
+def test_what_is_told_fits_80_columns(command, monkeypatch, line):
+    monkeypatch.setenv("COLUMNS", "80")
+    _, text, _ = command(*line.split())
+    assert all(
+        len(row) <= 80 or " install " in row or "tvm-scan " in row for row in text.splitlines()
+    )
 
 
 def test_explain_says_why_the_loop_stays(command, tmp_path):
@@ -252,3 +307,8 @@ def test_a_tree_is_drawn_as_what_it_is_in_80_columns(command, tmp_path, plan, dr
     assert ("transposed" in picture) == ("transpose" in plan)
     assert ("cell 0" in picture) == ("time_vector" in plan)
     assert ("chunk 0" in picture) == ("chunks" in plan)
+
+
+def test_a_target_by_name_asks_for_no_version_of_cuda(capfd):
+    assert str(make_target("cuda").attrs["arch"]) == "sm_90"
+    assert capfd.readouterr().err == ""

@@ -1,5 +1,7 @@
 """`verify` on drivers that TVM has no runtime for, and what is said where there is none."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -97,3 +99,20 @@ def test_where_nothing_runs_a_driver_that_does_is_named(device):
     said = f"expected a device of {device}, found none, .*has one, or opencl or webgpu, w"
     with pytest.raises(ScanError, match=said):
         verify(library.cumsum(2, 9), device)
+
+
+def test_the_solver_works_behind_a_driver():
+    """The libraries of both have C++ symbols of the same names: z3 ended the process."""
+    if webgpu.why_unavailable():
+        pytest.skip(webgpu.why_unavailable())
+    pytest.importorskip("z3")
+    program = (
+        "from tvm_scan.schedules.launch import webgpu\n"
+        "assert webgpu.why_unavailable() is None\n"
+        "from tvm_scan import extract, library, prove\n"
+        "print(prove(extract(library.cumsum(3, 10, dtype='int32'))).verdict)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert "PROVEN" in done.stdout, (done.returncode, done.stderr)

@@ -60,8 +60,8 @@ def declared_shapes(function):
     """Names of parameters, and each shape that their annotations declare, as docstrings have it."""
     for name, hint in get_type_hints(function, include_extras=True).items():
         if get_origin(hint) is Annotated:
-            words = get_args(hint)[1].removeprefix("bool ").removeprefix("integers ")
-            for shape in words.removeprefix("complex ").replace("...", "").split("|"):
+            words = re.sub("^(any|bool|complex|floats|integers|ordered) ", "", get_args(hint)[1])
+            for shape in words.replace("...", "").split("|"):
                 sizes = [size.replace("+", " + ") for size in shape.split()]
                 if sizes:
                     yield name, ", ".join(sizes) + "," * (len(sizes) == 1)

@@ -45,10 +45,6 @@ def may_wrap(step: Any, old: Var, starts: tuple[Any, ...] | None, modulus: int =
         anything.
     modulus : int
         Of the remainder that the step is: wrapping by multiples of it changes nothing.
-
-    Returns
-    -------
-    Expr or None
     """
     dtype = tir.dtype_of(old)
     anything = range_of_dtype(dtype)
@@ -73,10 +69,6 @@ def invariant(step: Any, old: Var, every: Range, starts: tuple[Any, ...], dtype:
         What the carry may be before the first step, and after steps that forget it.
     dtype : str
         Of the carry.
-
-    Returns
-    -------
-    tuple of int
     """
     exact = _Ranges(old, every, None)
     low, high = _hull([exact.of(step), *(exact.of(tirx.Cast(dtype, s)) for s in starts)])

@@ -100,10 +100,6 @@ def rounding(steps: int) -> float:
     ----------
     steps : int
         Of the loop.
-
-    Returns
-    -------
-    float
     """
     return 16 * float(np.finfo("float32").eps) * float(np.sqrt(max(16, steps)))
 
@@ -119,10 +115,6 @@ def of_function(func: tirx.PrimFunc, target: Target, plan: ScanPlan | Chooser | 
         What its kernels are for.
     plan : ScanPlan, callable or None
         As of ``parallelize``.
-
-    Returns
-    -------
-    Content
 
     Raises
     ------

@@ -63,10 +63,6 @@ def loop_of(func: tirx.PrimFunc, name: str) -> Loop:
     name : str
         What to call it.
 
-    Returns
-    -------
-    Loop
-
     Raises
     ------
     ScanError
@@ -82,10 +78,6 @@ def module_of(loops: list[Loop]) -> str:
     ----------
     loops : list of Loop
         No two of one name.
-
-    Returns
-    -------
-    str
     """
     body = ",\n\n".join(loop.text for loop in loops)
     return f"// The loops, as they were written.\nexport const loops = {{\n{body},\n}};\n"

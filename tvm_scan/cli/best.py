@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tvm_scan.cli.support.asked import words_of
+from tvm_scan.cli.support.asked import Asked, asked_of
 from tvm_scan.cli.support.failure import NO_RECORD, CommandError
 from tvm_scan.cli.support.options import Dtype, Folder, Json, Name, Shape, Target, What
 from tvm_scan.cli.support.paths import check_database, check_program
@@ -34,9 +34,10 @@ def command(
     check_program(what)
     from tvm_scan.cli.support.summaries import row_of
 
-    record = _asked(folder, words_of(what, shape, dtype, target))
-    if record is not None:
-        rows, none = {what.partition(":")[2]: row_of(record)}, None
+    asked = asked_of(what, func, shape, dtype, target)
+    record = None if asked is None else _known(folder, asked)
+    if asked is not None and record is not None:
+        rows, none = {asked.name: row_of(record)}, None
     else:
         rows, none = _looked_up(folder, what, func, shape, dtype, target)
     if as_json:
@@ -48,12 +49,12 @@ def command(
         raise CommandError(none, NO_RECORD)
 
 
-def _asked(folder: Path, words: str | None) -> Summary | None:
+def _known(folder: Path, asked: Asked) -> Summary | None:
     """The fastest record of what was tuned by the same words, where the manifest says it all."""
     from tvm_scan.meta.store.summary import best_of, read_summaries
 
-    records = None if words is None else read_summaries(folder)
-    return None if records is None or words is None else best_of(records, words)
+    records = read_summaries(folder)
+    return None if records is None else best_of(records, asked.words)
 
 
 def _looked_up(

@@ -17,7 +17,7 @@ import typer
 from tvm_scan._guard import check_versions
 from tvm_scan.cli.support.failure import UNHEALTHY, CommandError
 from tvm_scan.cli.support.options import DATABASE, Json
-from tvm_scan.cli.support.terminal import print_json, visible
+from tvm_scan.cli.support.terminal import print_json, print_wrapped, visible
 
 __all__ = ["command"]
 
@@ -71,9 +71,9 @@ def command(
         print_json({"healthy": not bad, "findings": [asdict(f) for f in findings]})
     else:
         for finding in findings:
-            print(f"{finding.state:<9} {finding.name:<17} {visible(finding.found)}")
+            print_wrapped(f"{finding.state:<9} {finding.name:<17} {visible(finding.found)}", 28)
             if finding.fix:
-                print(f"{'':<27} {finding.fix}")
+                print(f"{'':<27} {finding.fix}")  # in one piece, to be copied
     if bad:
         raise CommandError(
             f"expected a working installation, found {len(bad)} thing(s) missing: "

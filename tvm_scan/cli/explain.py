@@ -112,7 +112,8 @@ def command(
     else:
         _show(report, chosen)
         if certificate is not None:
-            print(certificate)
+            for line in str(certificate).splitlines():
+                print_wrapped(line, 25)
         if svg is not None:
             print(f"drawn: {svg}")
     if certificate is not None and certificate.verdict is Verdict.REFUTED:
@@ -163,12 +164,12 @@ def _show(report: dict[str, Any], plan: ScanPlan) -> None:
             print_wrapped(line, 10)
     else:
         _show_scan(report)
-    print(f"plan      {plan}")
+    print_wrapped(f"plan      {plan}", 10)
     if report["shared_memory_bytes"]:
         print(f"shared    {report['shared_memory_bytes']} bytes per block")
     print("tree")
     for line in report["tree"].splitlines():
-        print(f"    {line}".rstrip())
+        print_wrapped(f"    {line}".rstrip(), 12)
     if report["decision"] is not None:
         _show_decision(report["decision"])
     elif report["shipped"]:
@@ -186,7 +187,7 @@ def _show_scan(report: dict[str, Any]) -> None:
     print(f"lanes     {lanes}")
     print("step")
     for line in report["equations"]:
-        print(f"    {line}")
+        print_wrapped(f"    {line}", 8)
     for carry in report["carries"]:
         cells = "x".join(map(str, carry["cells_per_lane"]))
         print(
@@ -195,12 +196,12 @@ def _show_scan(report: dict[str, Any]) -> None:
         level = f", level {carry['level']}" if carry["level"] else ""
         print(f"family    {carry['family']}{level}")
         for key, text in carry["formulas"].items():
-            print(f"    {key:<9} {text}")
+            print_wrapped(f"    {key:<9} {text}", 14)
     print("laws, on random steps")
     for law in report["laws"]:
         error = law["largest_error"]
         shown = "exact" if error == 0 else f"within {error:.1e}"
-        print(f"    {shown:<16} {law['law']} ({law['samples']} triples)")
+        print_wrapped(f"    {shown:<16} {law['law']} ({law['samples']} triples)", 21)
     print(f"emits     {', '.join(report['emits']) or 'the last state only'}")
 
 
@@ -208,7 +209,7 @@ def _show_cost(report: dict[str, Any]) -> None:
     if "cost" in report:
         print("cost, on paper")
         for line in cost_lines(report["cost"]):
-            print(f"    {line}")
+            print_wrapped(f"    {line}", 24)
 
 
 def _decision(target: Any, recurrence: TimeLoop, plan: ScanPlan) -> dict[str, Any] | None:

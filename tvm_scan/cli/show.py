@@ -134,10 +134,10 @@ def _show_details(report: dict[str, Any]) -> None:
     for part in report["recurrences"]:
         print(f"cost, on paper, of {part['plan']}")
         for text in cost_lines(part["costs"]):
-            print(f"    {text}")
+            print_wrapped(f"    {text}", 24)
         print("tree")
         for text in part["tree"].splitlines():
-            print(f"    {visible(text)}".rstrip())
+            print_wrapped(f"    {visible(text)}".rstrip(), 12)
     print("trace")
     for text in report["trace"].splitlines():
         print(f"    {visible(text)}")

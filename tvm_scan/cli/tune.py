@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tvm_scan.cli.support.asked import words_of
+from tvm_scan.cli.support.asked import asked_of
 from tvm_scan.cli.support.failure import INTERRUPTED, MACHINES_GONE, WRONG_RESULT, CommandError
 from tvm_scan.cli.support.options import (
     DATABASE,
@@ -64,7 +64,7 @@ def command(
     from tvm_scan.errors import ScanError
     from tvm_scan.meta.search.tune import tune
 
-    on, asked = make_target(target), words_of(what, shape, dtype, target)
+    on, asked = make_target(target), asked_of(what, func, shape, dtype, target)
     runner = None if tracker is None and key is None else _remote(tracker, key)
     if runner is None and (missing := missing_device(on)):
         raise CommandError(f"{missing}; tune on another one with --tracker host:port --key NAME")
@@ -79,7 +79,7 @@ def command(
             budget=minutes,
             seed=seed,
             progress=not as_json,
-            facts=None if asked is None else {"asked": asked},
+            facts=None if asked is None else {"asked": asked.words},
             **options,
         )
     except ScanError as error:

@@ -48,10 +48,6 @@ def classify_accesses(nest: Nest, external: tir.VarMap, written: list[Var]) -> L
         Buffers that are parameters, or used outside the nest.
     written : list of Var
         Buffers that the nest writes.
-
-    Returns
-    -------
-    Layouts or Refusal
     """
     layouts = Layouts(nest, external)
     inside = accesses_of(nest.time.body)

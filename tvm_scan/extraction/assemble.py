@@ -93,10 +93,6 @@ def extract_nest(func: tirx.PrimFunc, nest: Any) -> Recurrence | Refusal:
         The function that the nest belongs to.
     nest : Stmt
         One of ``root_nests(func)``.
-
-    Returns
-    -------
-    Recurrence or Refusal
     """
     recurrence = _extract(func, nest)
     if isinstance(recurrence, Refusal):

@@ -88,10 +88,6 @@ def split_boundary(
         Extent of time.
     others : sequence of Var
         What an initial value must not depend on: other carries before the step.
-
-    Returns
-    -------
-    Boundary
     """
     at_first = decide_time_tests(step, time, extent, at=0)
     if not tir.contains_var(step, [old]) or tir.contains_var(at_first, [old]):
@@ -194,10 +190,6 @@ def without_time_tests(body: Any, held: Any, init: Any, time: Var, extent: Any) 
         Time.
     extent : Expr
         Extent of time.
-
-    Returns
-    -------
-    Stmt
     """
 
     def choose(whole: Any, yes: Any, no: Any) -> Any:

@@ -72,10 +72,6 @@ def make_group(
         Writes memory into registers.
     declared : tuple of str
         Inputs of an operator that was declared associative.
-
-    Returns
-    -------
-    JointGroup or Refusal
     """
     needed = [_needs_memory(draft, nest, layouts, state) for draft in drafts]
     if len(drafts) == 1:

@@ -51,10 +51,6 @@ def rounded_on_purpose(
         One executed step.
     writer : BodyWriter
         Writes memory into registers.
-
-    Returns
-    -------
-    Refusal or None
     """
     cells = state.cells.values()
     carried = tir.VarMap((var, True) for cell in cells for var in (cell.old, cell.before))

@@ -55,10 +55,6 @@ def extract_delta(func: tirx.PrimFunc, stmt: Any) -> DeltaRule | Refusal:
         The function that the nest belongs to.
     stmt : Stmt
         One of ``root_nests(func)``.
-
-    Returns
-    -------
-    DeltaRule or Refusal
     """
     tree = flatten(func, stmt)
     if isinstance(tree, Refusal):

@@ -47,10 +47,6 @@ def step_stores(
     reads : list of Read
         Is filled with the reads that the stores need.
 
-    Returns
-    -------
-    list of Written
-
     Raises
     ------
     NotUnderstood

@@ -114,10 +114,6 @@ def matrix_state(nest: Nest, step: ArrayStep, external: tir.VarMap) -> MatrixSta
     external : VarMap
         Buffers that are seen outside the nest.
 
-    Returns
-    -------
-    MatrixState
-
     Raises
     ------
     NotUnderstood

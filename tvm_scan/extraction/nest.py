@@ -121,10 +121,6 @@ def find_nest(
         Buffers that are seen outside the nest.
     interchange : bool
         Whether lanes inside time are taken outwards; else they stay loops over the state.
-
-    Returns
-    -------
-    Nest or Refusal
     """
     lanes: list[Loop] = []
     guards: list[Any] = []
@@ -311,10 +307,6 @@ def lane_path(body: list[Any], external: tir.VarMap) -> tuple[list[Loop], Any, l
         A flattened nest, which need not be a recurrence.
     external : VarMap
         Buffers that are seen outside the nest.
-
-    Returns
-    -------
-    tuple of (list of Loop, Stmt, list of Var)
     """
     lanes: list[Loop] = []
     level = body

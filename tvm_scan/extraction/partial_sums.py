@@ -33,10 +33,6 @@ def with_whole_sums(stmts: list[Any], external: tir.VarMap) -> list[Any]:
         Flattened statements: all of a step.
     external : VarMap
         Buffers that are seen outside the nest.
-
-    Returns
-    -------
-    list
     """
     for buffer in tir.VarMap((s.buffer, True) for s in stores_in(stmts)).keys():
         uses = [a for a in accesses_of(stmts) if a.buffer.same_as(buffer)]

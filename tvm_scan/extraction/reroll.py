@@ -39,10 +39,6 @@ def rolled_up(loop: Loop, extents: Extents) -> Loop | None:
         A loop whose iterations may carry.
     extents : Extents
         Of the function that it belongs to.
-
-    Returns
-    -------
-    Loop or None
     """
     for body in _views(without_allocs(loop.body)):
         for copies in range(min(len(body), _LARGEST), 1, -1):

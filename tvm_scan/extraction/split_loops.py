@@ -49,10 +49,6 @@ def with_whole_loops(stmts: list[Any], reduced: tir.VarMap) -> list[Any]:
     reduced : VarMap
         Loop variables that a block declares as reduction iterators; those of loops that are made of
         such ones are added.
-
-    Returns
-    -------
-    list
     """
     out: list[Any] = []
     for s in stmts:

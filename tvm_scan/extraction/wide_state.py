@@ -61,10 +61,6 @@ def widened(nest: Nest, external: tir.VarMap) -> WideNest:
         The nest.
     external : VarMap
         Buffers that are seen outside the nest.
-
-    Returns
-    -------
-    WideNest
     """
     wide, halves, names = tir.VarMap(), tir.VarMap(), tir.VarMap()
     for store in stores_in([*nest.before, nest.time, *nest.after]):

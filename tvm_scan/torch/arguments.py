@@ -21,7 +21,6 @@ __all__ = [
     "axis_of",
     "check",
     "check_devices",
-    "check_mask",
     "check_number",
     "check_offsets",
     "check_tensors",
@@ -99,11 +98,6 @@ def check_number(owner: str, name: str, value: object) -> None:
     fits = isinstance(value, (Number, torch.SymInt, torch.SymFloat))
     found = "None" if value is None else type(value).__name__
     check(fits, owner, f"{name} as a tensor or a number", found, "convert it with torch.as_tensor")
-
-
-def check_mask(owner: str, reset: Tensor) -> None:
-    """Raise unless `reset` is bool."""
-    check(reset.dtype == torch.bool, owner, "a bool reset", reset.dtype, "convert it with .bool()")
 
 
 def check_offsets(owner: str, offsets: Tensor, length: int) -> None:

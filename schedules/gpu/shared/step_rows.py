@@ -94,10 +94,6 @@ def step_rows(
         Of a tile, a multiple of ``shared * items``.
     vectors : bool
         Whether to copy several elements at once.
-
-    Returns
-    -------
-    StepRows or None
     """
     size, total = cell_size(load.source), lane_count(recurrence)
     indices, within, analyzer = placed_in_block(load, recurrence, lanes)

@@ -90,10 +90,6 @@ def in_few_instructions(stmt: Any) -> Any:
     ----------
     stmt : Stmt
         A part of a step, for a device with CUDA's instructions.
-
-    Returns
-    -------
-    Stmt
     """
 
     def on_call(call: Call) -> Any:

@@ -47,10 +47,6 @@ def shuffled(kind: str, value: Any, other: Any, width: int = WARP) -> Any:
         Which thread.
     width : int
         Threads of a group; groups do not see each other.
-
-    Returns
-    -------
-    Expr
     """
     dtype = tir.dtype_of(value)
     # A half is sent as the float32 that it is.

@@ -64,10 +64,6 @@ def document(title: str, parts: Sequence[str], module: str = "") -> str:
         HTML of the body.
     module : str
         Address of a module of JavaScript in the page's folder, which may load what lies there.
-
-    Returns
-    -------
-    str
     """
     policy, script = "", ""
     if module:
@@ -97,10 +93,6 @@ def table(heads: list[str], rows: list[list[str]], numbers: tuple[int, ...] = ()
         HTML of the cells.
     numbers : tuple of int
         Columns to align to the right.
-
-    Returns
-    -------
-    str
     """
 
     def line(cells: list[str], tag: str) -> str:

@@ -171,8 +171,8 @@ def _tile(canvas: _Canvas, lanes: int, y: float) -> float:
     for row in range(3):
         top = y + row * 44
         for column in range(3):
-            canvas.box(_x(column) - 36, top, 72, f"lane {row}, t{column}")
-            canvas.box(_x(column + 5) - 36, top, 72, f"lane {column}, t{row}")
+            canvas.box(_x(column) - 36, top, 72, f"h{row},{column}")
+            canvas.box(_x(column + 5) - 36, top, 72, f"h{column},{row}")
     canvas.line(_x(2) + 44, y + 61, _x(5) - 44, y + 61)
     canvas.text(_x(3) - 20, y + 52, "transposed", "small")
     canvas.text(_x(0) - 36, y + 154, f"{lanes} lanes in a tile", "small")

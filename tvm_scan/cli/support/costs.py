@@ -40,10 +40,6 @@ def cost_lines(cost: Mapping[str, float]) -> list[str]:
     ----------
     cost : mapping of str to float
         By name, as ``Cost.as_data`` has it; ``intensity`` beside it where it is known.
-
-    Returns
-    -------
-    list of str
     """
     lines = []
     for name, (unit, scale) in _UNITS.items():

@@ -41,10 +41,6 @@ def bind(func: PrimFunc, by_name: Mapping[str, np.ndarray]) -> Bound:
     by_name : mapping of str to ndarray
         Arrays by parameter name. Symbolic extents are solved from their shapes.
 
-    Returns
-    -------
-    Bound
-
     Raises
     ------
     CommandError

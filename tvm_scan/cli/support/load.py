@@ -60,10 +60,6 @@ def load_file(path: Path, name: str | None) -> PrimFunc:
     name : str or None
         Name of the primfunc; may be None if there is exactly one.
 
-    Returns
-    -------
-    PrimFunc
-
     Raises
     ------
     CommandError
@@ -98,10 +94,6 @@ def load_module(path: Path) -> IRModule:
     ----------
     path : Path
         The file; it is executed.
-
-    Returns
-    -------
-    IRModule
 
     Raises
     ------
@@ -175,7 +167,7 @@ def make_target(name: str) -> Target:
     """
     is_json = name.startswith("{")
     names = ["cpu", *(row.name for row in DEVICES.values() if row.is_gpu and row.is_served)]
-    if name in DEVICES:
+    if name in DEVICES and name not in names:
         try:
             device_of(Target(name))
         except ScanError as error:

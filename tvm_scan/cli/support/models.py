@@ -59,10 +59,6 @@ def import_model(model: Path) -> Any:
     model : Path
         .pt2, .onnx or .py.
 
-    Returns
-    -------
-    IRModule
-
     Raises
     ------
     CommandError

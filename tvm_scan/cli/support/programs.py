@@ -34,10 +34,6 @@ def load_program(
     target : tvm.target.Target, optional
         What a model is compiled for, on which depends what is fused; this machine's CPU.
 
-    Returns
-    -------
-    dict of str to PrimFunc
-
     Raises
     ------
     CommandError
@@ -76,10 +72,6 @@ def is_model(path: Path) -> bool:
     ----------
     path : Path
         Need not be there.
-
-    Returns
-    -------
-    bool
     """
     if path.suffix != ".py" or not path.is_file():
         return path.suffix in MODELS

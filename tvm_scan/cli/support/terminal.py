@@ -60,10 +60,10 @@ def print_wrapped(text: str, indent: int) -> None:
         Columns in front of each line but the first, which has them in ``text``.
     """
     width = max(40, shutil.get_terminal_size().columns)
-    for line in textwrap.wrap(
+    lines = textwrap.wrap(
         text, width, subsequent_indent=" " * indent, drop_whitespace=True, break_on_hyphens=False
-    ):
-        print(line)
+    )
+    print("\n".join(lines))
 
 
 def print_table(

@@ -32,10 +32,6 @@ def rebuilt(
         The root block over them.
     local : sequence of Var
         Buffers that the root block allocates beside its own.
-
-    Returns
-    -------
-    tirx.PrimFunc
     """
     realize = body
     assert isinstance(realize, SBlockRealize)
@@ -73,10 +69,6 @@ def with_unit_axes(func: tirx.PrimFunc, shapes: Sequence[Sequence[Any]]) -> tirx
         A function.
     shapes : sequence of sequence of Expr
         For each parameter its extents, with more of extent 1 between them.
-
-    Returns
-    -------
-    tirx.PrimFunc
     """
     buffers = tir.VarMap()
     for old, shape in zip(func.params, shapes, strict=True):

@@ -56,10 +56,6 @@ def declared(loop: tirx.PrimFunc, parts: int) -> tirx.PrimFunc:
         An inclusive scan.
     parts : int
         How many of its first parameters are the operands.
-
-    Returns
-    -------
-    tirx.PrimFunc
     """
     if isinstance(extract(loop), Recurrence):
         return loop
@@ -103,10 +99,6 @@ def lower_graph(
         What happens in a step.
     types : sequence of relax.TensorType
         Of its placeholders.
-
-    Returns
-    -------
-    LoweredStep
     """
 
     def write(builder: relax.BlockBuilder, params: list[relax.Var]) -> Sequence[relax.Expr]:

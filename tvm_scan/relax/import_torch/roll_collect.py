@@ -135,10 +135,6 @@ def collected(anchor: Any, aten: Any) -> Collected | None:
         Any node.
     aten : module
         ``torch.ops.aten``.
-
-    Returns
-    -------
-    Collected or None
     """
     if anchor.target in (aten.stack.default, aten.cat.default):
         axis = anchor.args[1] if len(anchor.args) > 1 else 0

@@ -71,10 +71,6 @@ def lower_step(types: Sequence[relax.TensorType], write: StepWriter) -> LoweredS
     write : callable
         Emits the step into a dataflow block and returns its results.
 
-    Returns
-    -------
-    LoweredStep
-
     Raises
     ------
     ScanError

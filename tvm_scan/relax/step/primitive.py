@@ -45,10 +45,6 @@ def fused_step(mod: IRModule, step: GlobalVar) -> FusedStep:
     step : GlobalVar
         Its name.
 
-    Returns
-    -------
-    FusedStep
-
     Raises
     ------
     ScanError

@@ -46,11 +46,11 @@ class Operator(Generic[Result]):
         self,
         function: Callable[..., Result],
         name: str,
-        discrete: bool,
-        like: tuple[str, ...],
+        like: tuple[tuple[str, bool], ...],
         rule: Rule,
     ) -> None:
         function = with_fields(function)
+        discrete = all(integers for _, integers in like)
         self._discrete, self._like, self._rule = discrete, like, rule
         schema = torch.library.infer_schema(function, mutates_args=())
         self._parameters = tuple(inspect.signature(function).parameters)
@@ -113,7 +113,7 @@ class Operator(Generic[Result]):
             last ones may be left out where they have none. The context has ``saved_tensors``, and
             the arguments that are no tensors under their names.
         saves : str
-            What is saved: names of arguments, and ``results``.
+            What is saved: names of arguments, ``results``, or one of them as ``results[1]``.
         setup : callable, optional
             Saves something else; as torch's ``setup_context``.
         zeros : bool
@@ -132,20 +132,26 @@ class Operator(Generic[Result]):
 
     def _setup(self, saves: Sequence[str], zeros: bool) -> Setup:
         indices = {name: index for index, name in enumerate(self._parameters)}
-        saved_indices = [indices.get(name) for name in saves]
+        parts = [name.partition("[") for name in saves]
+        sources = [(indices.get(name), int(rest[:-1]) if rest else -1) for name, _, rest in parts]
         kinds = [str(argument.type) for argument in schema_of(self._overload).arguments]
         values = [pair for pair in indices.items() if "Tensor" not in kinds[pair[1]]]
+        discrete = [number for number, (_, integers) in enumerate(self._like) if integers]
 
         def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
             saved: list[Tensor | None] = []
-            for index in saved_indices:
+            for index, number in sources:
                 value = output if index is None else inputs[index]
+                if number >= 0:
+                    value = value[number]
                 if isinstance(value, (list, tuple)):
                     saved += value
                 else:
                     saved.append(value)
             for name, index in values:
                 setattr(ctx, name, inputs[index])
+            if discrete:
+                ctx.mark_non_differentiable(*[output[number] for number in discrete])
             if not zeros:
                 ctx.set_materialize_grads(False)
             ctx.save_for_backward(*saved)
@@ -167,10 +173,13 @@ class Operator(Generic[Result]):
 
     def _like_arguments(self, *arguments: Any) -> Any:
         named = dict(zip(self._parameters, arguments, strict=True))
-        dtype = torch.int64 if self._discrete else None
         results = tuple(
-            torch.empty_like(named[name], dtype=dtype, memory_format=torch.contiguous_format)
-            for name in self._like
+            torch.empty_like(
+                named[name],
+                dtype=torch.int64 if integers else None,
+                memory_format=torch.contiguous_format,
+            )
+            for name, integers in self._like
         )
         return results if len(results) > 1 else results[0]
 
@@ -205,7 +214,7 @@ def operator(function: Callable[..., Result]) -> Operator[Result]: ...
 
 @overload
 def operator(
-    *, name: str = "", discrete: bool = False, like: str = "x", mapped: Rule = folded
+    *, name: str = "", like: str = "x", mapped: Rule = folded
 ) -> Callable[[Callable[..., Result]], Operator[Result]]: ...
 
 
@@ -213,7 +222,6 @@ def operator(
     function: Callable[..., Result] | None = None,
     *,
     name: str = "",
-    discrete: bool = False,
     like: str = "x",
     mapped: Rule = folded,
 ) -> Operator[Result] | Callable[[Callable[..., Result]], Operator[Result]]:
@@ -226,10 +234,9 @@ def operator(
         ``NamedTuple``; the operator takes its fields.
     name : str
         That of the function if not given.
-    discrete : bool
-        Whether it gives integers (int64), which have no derivative.
     like : str
-        Names of arguments, each like the result at its place: the fake kernel.
+        Names of arguments, each like the result at its place: the fake kernel. Behind a name
+        ``:int64`` says that the result has those integers, and no derivative.
     mapped : callable
         The rule of vmap; see `mapped`. Mapped axes are folded into the first axis if not given.
 
@@ -240,7 +247,8 @@ def operator(
     """
 
     def make(function: Callable[..., Result]) -> Operator[Result]:
-        names = tuple(like.split())
-        return Operator(function, name or function.__name__, discrete, names, mapped)
+        parts = [text.partition(":") for text in like.split()]
+        results = tuple((argument, dtype == "int64") for argument, _, dtype in parts)
+        return Operator(function, name or function.__name__, results, mapped)
 
     return make if function is None else make(function)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.arguments import SMALL_INTEGERS, axis_of, check, check_tensors, framed
+from tvm_scan.torch.arguments import SMALL_INTEGERS, axis_of, check_tensors, framed
+from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.ops import cumulative as ops
 from tvm_scan.torch.ops.direct import direct
 from tvm_scan.torch.ops.extremum import extremum, positions
@@ -108,7 +109,8 @@ def _cumulative(
     return ops.cumulative(framed(x, dim), op, reverse, exclusive).view(x.shape)
 
 
-def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> Extremum:
+@checked
+def cummax(x: Annotated[Tensor, "ordered ..."], dim: int, *, reverse: bool = False) -> Extremum:
     """Take the running maximum along an axis, and where it was taken.
 
     Parameters
@@ -135,14 +137,13 @@ def cummax(x: Tensor, dim: int, *, reverse: bool = False) -> Extremum:
     return _extremum("cummax", x, dim, False, reverse)
 
 
-def cummin(x: Tensor, dim: int, *, reverse: bool = False) -> Extremum:
+@checked
+def cummin(x: Annotated[Tensor, "ordered ..."], dim: int, *, reverse: bool = False) -> Extremum:
     """Take the running minimum along an axis; see `cummax`."""
     return _extremum("cummin", x, dim, True, reverse)
 
 
 def _extremum(owner: str, x: Tensor, dim: int, smallest: bool, reverse: bool) -> Extremum:
-    check_tensors(owner, x=x)
-    check(not x.is_complex(), owner, "numbers with an order", x.dtype, "take .abs() or .real")
     dim = axis_of(owner, x, dim)
     keys = x.to(torch.int32) if x.dtype in SMALL_INTEGERS else x
     if torch.compiler.is_compiling() or dual_level_is_open():
@@ -152,7 +153,8 @@ def _extremum(owner: str, x: Tensor, dim: int, smallest: bool, reverse: bool) ->
     return Extremum(values.view(x.shape).to(x.dtype), indices.view(x.shape))
 
 
-def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
+@checked
+def logcumsumexp(x: Annotated[Tensor, "..."], dim: int, *, reverse: bool = False) -> Tensor:
     """``y[t] = log(exp(y[t-1]) + exp(x[t]))`` along an axis, without overflow.
 
     Parameters
@@ -174,7 +176,4 @@ def logcumsumexp(x: Tensor, dim: int, *, reverse: bool = False) -> Tensor:
     ValueError
         If `x` is no floating-point tensor, or has no such axis.
     """
-    owner = "logcumsumexp"
-    check_tensors(owner, x=x)
-    check(x.is_floating_point(), owner, "a floating-point tensor", x.dtype, "convert it")
-    return ops.log_sum_exp(framed(x, axis_of(owner, x, dim)), reverse).view(x.shape)
+    return ops.log_sum_exp(framed(x, axis_of("logcumsumexp", x, dim)), reverse).view(x.shape)

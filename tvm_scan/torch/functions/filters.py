@@ -2,13 +2,14 @@
 
 import functools
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from tvm_scan.filter_arguments import check_filters
-from tvm_scan.torch.arguments import check, check_tensors, widened
+from tvm_scan.torch.arguments import check, widened
+from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
@@ -20,7 +21,8 @@ __all__ = ["MOST_TAPS", "lfilter"]
 MOST_TAPS = 5
 
 
-def _run(waveform: Tensor, a: Tensor, b: Tensor) -> Tensor:
+@operator(name="lfilter", like="waveform")
+def _lfilter(waveform: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Filter (outer, channels, time) by coefficients (channels, taps), at rest at first."""
     check_filters(waveform.shape, a.shape, b.shape, [dtype_name(t.dtype) for t in (waveform, a, b)])
     out = aligned_empty(waveform.shape, waveform.dtype, waveform.device)
@@ -31,9 +33,6 @@ def _run(waveform: Tensor, a: Tensor, b: Tensor) -> Tensor:
         spec = KernelSpec.of("lfilter", sizes, dtype=kind, taps=a.shape[1])
         run_kernel(spec, tuple(waveform.shape), waveform, a, b, out)
     return out
-
-
-_lfilter = operator(name="lfilter", like="waveform")(_run)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -70,7 +69,13 @@ def _(call: Any, size: int, dims: Any, tensors: Any) -> tuple[Tensor, int]:
     return out.unflatten(1, (size, channels)), 1
 
 
-def lfilter(waveform: Tensor, a_coeffs: Tensor, b_coeffs: Tensor, clamp: bool = True) -> Tensor:
+@checked
+def lfilter(
+    waveform: Annotated[Tensor, "..."],
+    a_coeffs: Annotated[Tensor, "..."],
+    b_coeffs: Annotated[Tensor, "..."],
+    clamp: bool = True,
+) -> Tensor:
     """Filter along the last axis, as ``torchaudio.functional.lfilter``.
 
     ``a[0] y[t] = b[0] x[t] + ... + b[k] x[t-k] - a[1] y[t-1] - ... - a[k] y[t-k]``, at rest before
@@ -96,10 +101,7 @@ def lfilter(waveform: Tensor, a_coeffs: Tensor, b_coeffs: Tensor, clamp: bool = 
     ValueError
         If the arguments do not fit, or the order is above 4.
     """
-    owner, tensors = "lfilter", {"waveform": waveform, "a_coeffs": a_coeffs, "b_coeffs": b_coeffs}
-    check_tensors(owner, **tensors)
-    for name, tensor in tensors.items():
-        check(tensor.is_floating_point(), owner, f"floats in {name}", tensor.dtype, "convert it")
+    owner = "lfilter"
     check(waveform.dim() > 0, owner, "a waveform with a time axis", "a scalar", "unsqueeze it")
     taps, other = a_coeffs.shape, b_coeffs.shape
     if taps != other or a_coeffs.dim() not in (1, 2):
@@ -116,6 +118,6 @@ def lfilter(waveform: Tensor, a_coeffs: Tensor, b_coeffs: Tensor, clamp: bool = 
     outer = math.prod(waveform.shape[: -a_coeffs.dim()])  # -1 would not do for 0 elements
     folded = common.reshape(outer, a.shape[0], waveform.shape[-1])
     out = _lfilter(folded, a, b).reshape(waveform.shape)
-    dtypes = (t.dtype for t in tensors.values())
+    dtypes = (t.dtype for t in (waveform, a_coeffs, b_coeffs))
     out = out.to(functools.reduce(torch.promote_types, dtypes))
     return out.clamp(-1.0, 1.0) if clamp else out

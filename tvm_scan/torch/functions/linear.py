@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
@@ -9,11 +11,9 @@ from tvm_scan.torch.arguments import (
     SMALL_INTEGERS,
     axis_of,
     check,
-    check_mask,
-    check_number,
-    check_tensors,
     framed,
 )
+from tvm_scan.torch.declare.checked import check_of
 from tvm_scan.torch.ops.affine import affine_scan, affine_spec, unless
 from tvm_scan.torch.ops.direct import direct
 
@@ -21,15 +21,15 @@ __all__ = ["linear_recurrence", "number_like"]
 
 
 def linear_recurrence(
-    a: Tensor | complex,
-    x: Tensor,
-    h0: Tensor | None = None,
+    a: Annotated[Tensor | complex, "any ..."],
+    x: Annotated[Tensor, "any ..."],
+    h0: Annotated[Tensor | None, "any ..."] = None,
     *,
     dim: int = -1,
     reverse: bool = False,
     exclusive: bool = False,
     return_last: bool = False,
-    reset: Tensor | None = None,
+    reset: Annotated[Tensor | None, "bool ..."] = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Run ``h[t] = a[t] h[t-1] + x[t]`` along an axis.
 
@@ -72,10 +72,7 @@ def linear_recurrence(
         result = direct(affine_spec, (emit, False, False, reverse), dim, a, x)
         if result is not None:
             return result
-    gate = {"a": a} if isinstance(a, Tensor) else {}
-    check_tensors(owner, {"h0": h0, "reset": reset}, x=x, **gate)
-    if not gate:
-        check_number(owner, "a", a)
+    _check(a=a, x=x, h0=h0, reset=reset)
     gates = a if isinstance(a, Tensor) else number_like(x, a)
     dim = axis_of(owner, x, dim)
     check(x.dim() > 0, owner, "x with a time axis", "a scalar", "unsqueeze it")
@@ -91,7 +88,6 @@ def linear_recurrence(
     )
     mask = None
     if reset is not None:
-        check_mask(owner, reset)
         mask = framed(_expand(owner, "reset", reset.to(torch.int8), x.shape), dim)
     state_shape = x.shape[:dim] + x.shape[dim + 1 :]
     gates = _expand(owner, "a", gates.to(dtype), x.shape)
@@ -114,6 +110,9 @@ def linear_recurrence(
         start = None if mask is None else mask[:, end]
         last = unless(start, framed_a[:, end]) * unless(start, last) + framed_x[:, end]
     return h, last.reshape(state_shape)
+
+
+_check = check_of(linear_recurrence)
 
 
 def number_like(x: Tensor, number: complex) -> Tensor:

@@ -195,14 +195,8 @@ def _backward(
     return tuple(named[n] if n in present else None for n in (*TIMED, *LEARNED, "h0"))
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    # Or the states that are kept would have a gradient of zeros, as large as they are.
-    ctx.set_materialize_grads(False)
-    *tensors, ctx.scale, ctx.reads, _ = inputs
-    ctx.save_for_backward(*tensors, output[2])
-
-
-delta_scan.gradient(_backward, setup=_setup)
+# Zeros would be a gradient of the states that are kept, as large as they are.
+delta_scan.gradient(_backward, " ".join((*DeltaTensors._fields, "results[2]")), zeros=False)
 
 #: Of q, k, v, g, beta, a, b, A_log, dt_bias and h0.
 _Gradients = tuple[

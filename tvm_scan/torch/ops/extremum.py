@@ -16,7 +16,8 @@ from tvm_scan.torch.ops.frame import run_framed
 __all__ = ["extremum", "extremum_gradient", "positions", "running_maximum"]
 
 
-def _positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
+@operator(like="x:int64")
+def positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
     """Say where the running maximum (or minimum) along the middle axis was taken.
 
     As torch does it: of equal values the latest, and a NaN beats every number. The values are
@@ -29,9 +30,6 @@ def _positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
     return out
 
 
-positions = operator(name="positions", discrete=True)(_positions)
-
-
 def running_maximum(x: Tensor, reverse: bool) -> Tensor:
     """Running maximum along the middle axis, alone."""
     values = aligned_empty(x.shape, x.dtype, x.device)
@@ -41,7 +39,8 @@ def running_maximum(x: Tensor, reverse: bool) -> Tensor:
     return values
 
 
-def _extremum(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tensor]:
+@operator(like="x x:int64")
+def extremum(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tensor]:
     """Running maximum (or minimum) along the middle axis, and the `positions` of it."""
     values = aligned_empty(x.shape, x.dtype, x.device)
     where = aligned_empty(x.shape, torch.int64, x.device)
@@ -50,28 +49,13 @@ def _extremum(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tensor]
     return values, where
 
 
-extremum = operator(name="extremum")(_extremum)
-
-
-@extremum.fake
-def _(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tensor]:
-    values = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return values, torch.empty_like(values, dtype=torch.int64)
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    _, _, ctx.reverse = inputs
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)  # or torch makes zeros for the positions
-    ctx.save_for_backward(output[1])
-
-
 def _backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> Tensor | None:
     (where,) = ctx.saved_tensors
     return None if grad is None else extremum_gradient(grad, where, ctx.reverse)
 
 
-extremum.gradient(_backward, setup=_setup)
+# torch would make zeros for the positions.
+extremum.gradient(_backward, "results[1]", zeros=False)
 
 
 @operator(like="grad")

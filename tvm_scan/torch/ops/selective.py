@@ -82,12 +82,6 @@ def _(
     )
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, ctx.softplus, ctx.reverse, ctx.keep = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, output[2])
-
-
 def _backward(
     ctx: Any, g_out: Tensor | None, g_last: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
@@ -103,7 +97,9 @@ def _backward(
     return *grads[:5], *present, None, g_h0
 
 
-selective_scan_grouped.gradient(_backward, setup=_setup)
+selective_scan_grouped.gradient(
+    _backward, " ".join((*SelectiveTensors._fields, "results[2]")), zeros=False
+)
 
 
 @selective_scan_grouped.vmap

@@ -87,7 +87,6 @@ def _slice_outputs(
 def _(
     tensors: Sequence[Tensor], graph: str, carries: int, slices: int, prefix: bool, reverse: bool
 ) -> list[Tensor]:
-    def make(shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
-
-    return _slice_outputs(tensors, graph, carries, slices, prefix, make)
+    return _slice_outputs(
+        tensors, graph, carries, slices, prefix, lambda s, d, on: torch.empty(s, dtype=d, device=on)
+    )

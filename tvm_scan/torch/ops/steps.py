@@ -187,18 +187,11 @@ def _pull(
     return gradients
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
-    tensors, ctx.graph, ctx.carries, ctx.prefix, ctx.reverse = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, *output)
-    ctx.count = len(tensors)
-
-
 def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     saved = ctx.saved_tensors
-    tensors, results = saved[: ctx.count], saved[ctx.count :]
+    tensors, results = saved[: -len(grads)], saved[-len(grads) :]
     gradients = _adjoint(tensors, results, grads, ctx.graph, ctx.carries, ctx.prefix, ctx.reverse)
     return [g if t.is_floating_point() else None for g, t in zip(gradients, tensors, strict=True)]
 
 
-step_scan.gradient(_backward, setup=_setup)
+step_scan.gradient(_backward, "tensors results", zeros=False)
