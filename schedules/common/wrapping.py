@@ -109,7 +109,7 @@ def with_wrapping(stmt: Any, overflow: Overflow, *, signed: bool = False) -> Any
 
 
 def _has_others(stmt: Any, *, in_c: bool) -> bool:
-    """Whether there is arithmetic of integers that wrap other than those of a device do.
+    """Return whether integers wrap in an operator that do otherwise on the device.
 
     Most kernels have signed indices and floats alone, which one visit of each operator shows.
     """

@@ -61,7 +61,7 @@ def _unroll(stmts: list[Any]) -> tuple[list[Any], bool]:
 
 
 def _decided(stmts: list[Any]) -> list[Any]:
-    """Of a condition on the number of an iteration alone, one side is left."""
+    """The statements without conditions on the number of an iteration alone: one side is left."""
     out: list[Any] = []
     for stmt in stmts:
         if not isinstance(stmt, Condition):
