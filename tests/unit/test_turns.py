@@ -16,7 +16,7 @@ from tests.support.turns import TURNS, Turns
 
 @pytest.fixture
 def repository(tmp_path):
-    for name in ("schedules/tree.py", "tests/unit/test_a.py", "docs/a.md", ".ci/run"):
+    for name in ("schedules/tree.py", "tests/unit/test_a.py", "pages/a.md", ".ci/run"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(name)
@@ -66,8 +66,8 @@ def test_what_did_not_pass_runs_each_time(tmp_path, result):
     "change",
     [
         lambda root: (root / "schedules/tree.py").write_text("another tree"),
-        lambda root: (root / "docs/a.md").unlink(),
-        lambda root: (root / "docs/a.md").rename(root / "docs/b.md"),
+        lambda root: (root / "pages/a.md").unlink(),
+        lambda root: (root / "pages/a.md").rename(root / "pages/b.md"),
         lambda root: (root / "meta.py").write_text(""),
         lambda root: (root / ".ci/run").write_text("another run"),
     ],
@@ -95,7 +95,7 @@ def test_a_changed_builder_or_package_makes_all_run(repository, monkeypatch):
 
 def test_what_a_run_leaves_behind_changes_nothing(repository):
     before = turns.digest(repository)
-    for name in (".venv/a.py", "docs/__pycache__/a.pyc", ".git/index", "tvm_scan.egg-info/a"):
+    for name in (".venv/a.py", "pages/__pycache__/a.pyc", ".git/index", "tvm_scan.egg-info/a"):
         path = repository / name
         path.parent.mkdir(parents=True)
         path.write_text("")
