@@ -174,7 +174,8 @@ def test_a_poisoned_record_ends_no_other_command(sound, tmp_path, said):
     results = {row["id"]: row["result"] for row in json.loads(out)["records"]}
     assert code == 0 and results.pop(digest) == "passed over"
     assert list(results.values()) == ["right"]
-    assert "1 others" in said("doctor", "--database", folder)[1]
+    told = said("doctor", "--database", folder)[1]
+    assert "1 others" in " ".join(told.split())
     assert said("export", folder, "-o", tmp_path / "records.zip")[0] == 0
     assert said("compare", "library:cumsum", "--shape", "4,64", "loop", f"{folder}@{digest}")[0]
 

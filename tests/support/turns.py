@@ -133,7 +133,7 @@ class Turns:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Keep what passed: a worker has told its controller."""
-        if not hasattr(session.config, "workerinput"):
+        if self._new and not hasattr(session.config, "workerinput"):
             self.keep()
 
     def keep(self) -> None:
