@@ -17,6 +17,8 @@ FOLDER = Folder(
         "test_cusim.py::test_parallel_processes_build_the_runtime_once",
     ),
     alike={
+        "test_tensor_cores.py": 2,
+        "test_tree_counts.py": 2,
         "test_lanes_per_block.py": 2,
         "test_pairs.py": 2,
         "test_progressions.py": 2,

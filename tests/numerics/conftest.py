@@ -6,6 +6,9 @@ FOLDER = Folder(
     quick=("test_schedules.py",),
     full=("test_vector_lanes.py::test_more_than_two_to_the_31_steps",),
     alike={
+        "test_cuda.py::test_every_plan": 2,
+        "test_cpu.py::test_any_number_of_lanes": 2,
+        "test_cpu.py::test_integers_wrap_around": 2,
         "test_integers.py": 2,
         "test_families.py": 2,
         "test_vector_lanes.py": 2,

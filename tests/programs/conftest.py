@@ -15,6 +15,9 @@ FOLDER = Folder(
         "test_delta.py::test_forms",
     ),
     alike={
+        "test_library_references.py::test_selective_scan": 2,
+        "test_library_references.py::test_linear_recurrence": 2,
+        "test_rolled.py::test_the_same_scan_as_the_plain_loop": 2,
         "test_delta.py": 2,
         "test_engine_loops.py": 2,
         "test_extraction.py::test_cuda_plans_equal_the_loop": 2,
