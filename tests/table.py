@@ -25,8 +25,8 @@ tier; `wall` is the whole run with {workers} workers on {machine}. Written by
 python -m tests.table --write
 ```
 
-after a run of each tier; a run of the same sources finds what compilers made of them before
-([tests/README.md](../tests/README.md)).
+after a run of each tier. A second run of the same sources finds what compilers made of them before,
+and takes a quarter of the tests that passed ([tests/README.md](../tests/README.md)).
 
 """
 
