@@ -146,6 +146,17 @@ class DeltaRule:
         """Lanes, rows, columns and time."""
         return (*self.lanes, self.rows, self.columns, self.time)
 
+    @cached_property
+    def reading(self) -> tuple[int, ...]:
+        """Numbers of the terms that read the state."""
+        return tuple(n for n, term in enumerate(self.terms) if term.source is not None)
+
+    @property
+    def written_last(self) -> tuple[Var, ...]:
+        """Buffers with the state after time, and with what is made of it."""
+        kept = (self.state,) if self.is_kept else ()
+        return (*kept, *(store.buffer for store in self.finish))
+
     @property
     def groups(self) -> tuple[Group, ...]:
         """No group: its step multiplies the state by a matrix, which has a form of its own."""

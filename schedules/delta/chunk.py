@@ -131,8 +131,8 @@ class Chunk:
 
         self.stride = self.rows if stride is None else stride
         c, k, terms = steps, self.stride, range(len(rule.terms))
-        #: Numbers of the terms that read the state, in whose order ``source`` and ``rate`` stand.
-        self.reading = [n for n in terms if rule.terms[n].source is not None]
+        #: The order in which ``source`` and ``rate`` stand.
+        self.reading = rule.reading
         self.gates, self.passed = array("gates", c, k), array("passed", k)
         self.into = [array(f"into{n}", c, k) for n in terms]
         self.source = [array(f"source{n}", c, k) for n in self.reading]
@@ -163,7 +163,7 @@ class Chunk:
     @property
     def is_stored(self) -> bool:
         """Return whether the state after time is wanted."""
-        return bool(self.rule.is_kept or self.rule.finish)
+        return bool(self.rule.written_last)
 
     def each_chunk(self, chunk: Callable[[Any], Any]) -> Any:
         """``chunk(head)`` for every chunk of time."""

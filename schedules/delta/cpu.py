@@ -53,8 +53,7 @@ def build_delta(rule: DeltaRule, plan: DeltaWalk) -> Built:
 
 def pairs_of(rule: DeltaRule) -> int:
     """Return the products of what a step reads with with what another one writes with."""
-    reading = sum(term.source is not None for term in rule.terms)
-    return (reading + len(rule.reads)) * len(rule.terms)
+    return (len(rule.reading) + len(rule.reads)) * len(rule.terms)
 
 
 class _Task(Chunk):

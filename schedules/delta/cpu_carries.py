@@ -75,18 +75,16 @@ class _Carries:
     def nest(self) -> Any:
         """Return the loop over tasks."""
         rule, cut = self.rule, self.cut
-        written = [rule.state] if rule.is_kept else []
-        written += [store.buffer for store in rule.finish]
         passes = [
             self._cells(self._begin),
             loop("p", cut.passed, self._pass, dtype=self.index),
-            self._cells(self._end) if rule.is_kept or rule.finish else None,
+            self._cells(self._end) if rule.written_last else None,
         ]
         # Without a use outside the vector loops TVM would shrink these to one lane.
         registers = list(self.registers.values())
         body = tir.seq([clear(registers), *passes])
         reads = [*rule.inputs, cut.products, cut.states]
-        kernel = Kernel("delta_carries", reads, [cut.states, *written], body, registers)
+        kernel = Kernel("delta_carries", reads, [cut.states, *rule.written_last], body, registers)
         return loop(
             "task",
             self.total,

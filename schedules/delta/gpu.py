@@ -32,7 +32,7 @@ __all__ = ["DeltaBlock", "build_delta_blocks", "shared_bytes"]
 def shared_bytes(rule: DeltaRule, chunk: int) -> int:
     """Shared memory of a block."""
     rows, terms = tir.as_int(rule.rows.extent) or 0, len(rule.terms)
-    reading = sum(term.source is not None for term in rule.terms)
+    reading = len(rule.reading)
     readers = reading + len(rule.reads)
     vectors = (1 + terms + readers) * chunk * rows + rows
     triangles = terms * readers * chunk * chunk

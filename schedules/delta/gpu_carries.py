@@ -55,18 +55,15 @@ class _Carries(BlockOfColumns):
     def nest(self) -> Any:
         """Return the loops over blocks and threads."""
         rule, cut = self.rule, self.cut
-        written = [rule.state] if rule.is_kept else []
-        written += [store.buffer for store in rule.finish]
-        stored = bool(rule.is_kept or rule.finish)
         body = tir.seq(
             [
                 self.share(self.cells, self._begin),
                 all_wait(),
                 loop("p", cut.passed, self._pass, dtype=self.index),
-                self.share(self.cells, self._end) if stored else None,
+                self.share(self.cells, self._end) if rule.written_last else None,
             ]
         )
-        return self.grid("delta_carries", body, [cut.states, *written])
+        return self.grid("delta_carries", body, [cut.states, *rule.written_last])
 
     def _at(self, number: Any) -> tuple[Any, Any]:
         return number // COLUMNS, number % COLUMNS

@@ -73,7 +73,7 @@ def blocks_work(
     rows = known_extent(rule.rows.extent)
     columns = known_extent(rule.columns.extent) if columns is None else columns
     terms = len(rule.terms)
-    reading = sum(term.source is not None for term in rule.terms)
+    reading = len(rule.reading)
     readers, cell = reading + len(rule.reads), tir.byte_size(rule.dtype)
     blocks = states * ceil(columns / COLUMNS)
     chunks = ceil(length / steps)
@@ -116,7 +116,7 @@ def _tensor_work(rule: DeltaRule, blocks: float, chunks: int, way: Way, moved: f
     steps, warps = way.steps, way.threads // 32
     tiles = Tiles.of(known_extent(rule.rows.extent), way.threads)
     terms, octets = len(rule.terms), steps // OCTET
-    reading = sum(term.source is not None for term in rule.terms)
+    reading = len(rule.reading)
     readers = reading + len(rule.reads)
     # Of a warp: what the steps read of its rows, and what they add to them.
     own = tiles.own * (_SPLIT_A + readers * octets * _PRODUCT)

@@ -110,8 +110,7 @@ def pairs_of(octets: list[Octet]) -> list[tuple[Octet, ...]]:
 
 def products_in_line(rule: DeltaRule, steps: int) -> int:
     """Products of forward substitution: of every two steps, for each term that reads another."""
-    reading = sum(term.source is not None for term in rule.terms)
-    return reading * len(rule.terms) * steps * (steps - 1) // 2
+    return len(rule.reading) * len(rule.terms) * steps * (steps - 1) // 2
 
 
 def tensor_shared_bytes(rule: DeltaRule, steps: int, threads: int) -> int:
@@ -125,7 +124,7 @@ def tensor_shared_bytes(rule: DeltaRule, steps: int, threads: int) -> int:
         Of a chunk, and of a block.
     """
     tiles = Tiles.of(tir.as_int(rule.rows.extent) or 0, threads)
-    terms, reading = len(rule.terms), sum(term.source is not None for term in rule.terms)
+    terms, reading = len(rule.terms), len(rule.reading)
     readers = reading + len(rule.reads)
     gates = steps + (steps + 1) ** 2 if is_uniform(rule) else steps * tiles.stride
     gates = gates if is_gated(rule) else 0

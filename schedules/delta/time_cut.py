@@ -178,7 +178,7 @@ class TimeCut:
         def moved(expr: Any) -> Any:
             return tir.substitute(expr, tir.VarMap([(rule.time.var, begin + time)]))
 
-        wanted = bool(rule.is_kept or rule.finish)
+        wanted = bool(rule.written_last)
         passed = segments if wanted else segments - 1
         count, number = _number(rule, index)
         rows, columns = rule.rows.extent, rule.columns.extent
