@@ -122,12 +122,24 @@ def _has_others(stmt: Any, *, in_c: bool) -> bool:
 
 
 @functools.cache
-def _is_other(dtype: str, in_c: bool) -> bool:
+def _bits(dtype: str) -> tuple[bool, int] | None:
+    """Return whether integers of a dtype are unsigned, and how wide they are; None of others."""
     base, _, _ = dtype.partition("x")
-    if not base.lstrip("u").startswith("int"):
+    width = base.lstrip("u").removeprefix("int")
+    return (base.startswith("u"), int(width)) if width.isdigit() else None
+
+
+@functools.cache
+def _is_other(dtype: str, in_c: bool) -> bool:
+    """Return whether integers of a dtype wrap as in TensorIR, but not on the device.
+
+    Signed ones of 32 and 64 bits are left to whoever knows whether elements are made of them.
+    """
+    bits = _bits(dtype)
+    if bits is None:
         return False
-    narrow = int(base.lstrip("uint")) < 32
-    return narrow if in_c else base.startswith("uint")
+    unsigned, width = bits
+    return in_c if width < 32 else unsigned and not in_c
 
 
 def _wrapped(expr: Any, stored: tir.VarMap, *, in_c: bool, signed: bool) -> Any:
@@ -147,21 +159,20 @@ def _wrapped(expr: Any, stored: tir.VarMap, *, in_c: bool, signed: bool) -> Any:
         return var
 
     def on_operator(e: Any) -> Any:
-        base, _, lanes = tir.dtype_of(e).partition("x")
-        unsigned = base.startswith("uint")
-        if not unsigned and not base.startswith("int"):
+        dtype = tir.dtype_of(e)
+        bits = _bits(dtype)
+        if bits is None or all(tir.as_int(part) is not None for part in _operands(e)):
             return e
-        bits = int(base.lstrip("uint"))
-        if all(tir.as_int(part) is not None for part in _operands(e)):
+        unsigned, width = bits
+        of_elements = signed and not unsigned and width >= 32
+        if not _is_other(dtype, in_c) and not (of_elements and tir.contains_var(e, known.keys())):
             return e
-        if bits < 32:
-            return _exact(e, base, bits, lanes) if in_c else e
-        wraps = in_c if unsigned else not (signed and tir.contains_var(e, known.keys()))
-        if wraps or isinstance(e, tirx.LShift | tirx.BitwiseNot):
+        if width >= 32 and isinstance(e, tirx.LShift | tirx.BitwiseNot):
             return e
-        if bits == 64 and in_c:
+        if width == 64 and in_c:
             return _as_unsigned(e)
-        return _exact(e, base, bits, lanes)
+        base, _, lanes = dtype.partition("x")
+        return _exact(e, base, width, lanes)
 
     bare = tir.map_loads(expr, on_load)
     wrapped = tvm_ffi.structural_map(
