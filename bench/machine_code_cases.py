@@ -201,6 +201,14 @@ def _selective(batch: int) -> Case:
     )
 
 
+_AFFINE_LOOK_BACK = Peer(
+    "CUB `DeviceScan`, look-back",
+    "peers",
+    (Part(r"DeviceScanKernel.*Combine", (), whole=True),),
+    128,
+    12,
+    2,
+)
 CASES: dict[str, Case] = {
     "selective 8 x 2048 x 2048 x 16": _selective(8),
     "selective 64 x 2048 x 2048 x 16": _selective(64),
@@ -238,14 +246,7 @@ CASES: dict[str, Case] = {
                 12,
             ),
             Peer("CUB `BlockScan`, rows", "block", (Part("block_affine", (16,)),), 128, 12),
-            Peer(
-                "CUB `DeviceScan`, look-back",
-                "peers",
-                (Part(r"DeviceScanKernel.*Combine", (), whole=True),),
-                128,
-                12,
-                2,
-            ),
+            _AFFINE_LOOK_BACK,
             Peer("Triton `tl.associative_scan`", "triton", (Part(r"_kernel", (16,)),), 128, 12),
             Peer(
                 "fla `fused_recurrent_hgrn`, time first",
@@ -293,16 +294,7 @@ CASES: dict[str, Case] = {
         1 << 27,
         12,
         4,
-        (
-            Peer(
-                "CUB `DeviceScan`, look-back",
-                "peers",
-                (Part(r"DeviceScanKernel.*Combine", (), whole=True),),
-                128,
-                12,
-                2,
-            ),
-        ),
+        (_AFFINE_LOOK_BACK,),
     ),
     "rwkv6 32 x 1024 x 64 x 64": Case(
         lambda: rwkv6(32, 1024, 64),

@@ -68,7 +68,7 @@ def _walks_chunks(plan: ScanPlan, _: TimeLoop) -> bool:
 
 
 def _is_on_tensor_cores(plan: ScanPlan, _: TimeLoop) -> bool:
-    return isinstance(plan, DeltaBlocks) and plan.products != "fma"
+    return isinstance(plan, DeltaBlocks) and plan.on_tensor_cores
 
 
 #: In order.

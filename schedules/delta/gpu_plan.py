@@ -76,6 +76,11 @@ class DeltaBlocks(ScanPlan):
     chunks: int = 0
     products: str = "fma"
 
+    @property
+    def on_tensor_cores(self) -> bool:
+        """Whether products are made on tensor cores."""
+        return self.products != "fma"
+
     def check_fit(self, recurrence: DeltaRule, machine: Machine) -> None:
         """Check the block against the device."""
         device = machine.device
@@ -117,7 +122,7 @@ class DeltaBlocks(ScanPlan):
             f"products={self.products}",
             "use fma",
         )
-        if self.products == "fma":
+        if not self.on_tensor_cores:
             return
         self.require(
             machine.device.tensor_cores,
@@ -158,7 +163,7 @@ class DeltaBlocks(ScanPlan):
 
     def shared_bytes(self, recurrence: DeltaRule) -> int:
         """Bytes of everything of a chunk."""
-        if self.products == "fma":
+        if not self.on_tensor_cores:
             return shared_bytes(recurrence, self.steps)
         passes = [recurrence]
         if self.chunks:
@@ -173,7 +178,7 @@ class DeltaBlocks(ScanPlan):
     def build(self, recurrence: DeltaRule) -> Built:
         """Return the grid."""
         steps, threads = self.steps, self.threads_per_block
-        build = build_delta_blocks if self.products == "fma" else build_tensor_blocks
+        build = build_tensor_blocks if self.on_tensor_cores else build_delta_blocks
 
         def blocks(rule: DeltaRule) -> Any:
             return build(rule, steps, threads)
@@ -193,7 +198,7 @@ class DeltaBlocks(ScanPlan):
         """Predict the time."""
         length = known_extent(recurrence.time.extent) if steps is None else steps
         states, threads = known_rows(recurrence), self.threads_per_block
-        way = Way(self.steps, threads, self.products != "fma")
+        way = Way(self.steps, threads, self.on_tensor_cores)
         if self.chunks:
             work = cut_work(recurrence, states, length, way, self.chunks)
         else:

@@ -249,8 +249,7 @@ def _launcher() -> Path | None:
     """Return the library by which tasks run on torch's threads; None where it cannot be kept."""
     if not sys.platform.startswith("linux"):
         return None
-    key = hashlib.sha256(json.dumps(["launcher", environment()], default=str).encode())
-    name = key.hexdigest()[:40]
+    name = _hashed(["launcher", environment()])
     with entries.locked(name):
         path = entries.fetch(name, ".so")
         if path is None:
@@ -313,4 +312,8 @@ def _key(kind: str, spec: KernelSpec, detail: Any, device: Device = CPU) -> str:
     parts = [kind, spec.factory, spec.options, spec.sizes, detail, str(device), environment()]
     if device is not CPU:
         parts.append(sorted(i for i in os.environ.items() if i[0].startswith(_CUDA_VARIABLES)))
+    return _hashed(parts)
+
+
+def _hashed(parts: list[Any]) -> str:
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:40]
