@@ -162,9 +162,11 @@ def loads(node: Any) -> list[TensorLoad]:
 def variables(node: Any) -> VarMap:
     """Every variable that occurs in ``node`` (buffers included).
 
-    Of an expression those that it takes from outside; of anything else all, those of the shapes of
-    its buffers as well.
+    Of an expression, and of several, those that are taken from outside; of anything else all, those
+    of the shapes of its buffers as well.
     """
+    if isinstance(node, list | tuple | tvm_ffi.Array):
+        return VarMap(pair for part in node for pair in variables(part).items())
     if isinstance(node, tirx.IntImm):  # many indices are, or a variable: see `loads`
         return VarMap()
     if isinstance(node, Var):
@@ -182,9 +184,7 @@ def variables(node: Any) -> VarMap:
 
 
 def contains_var(node: Any, wanted: Iterable[Var]) -> bool:
-    """Return whether any of ``wanted`` occurs in ``node``, or in one of a list."""
-    if isinstance(node, list | tuple):
-        return any(contains_var(part, wanted) for part in node)
+    """Return whether any of ``wanted`` occurs in ``node``."""
     present = variables(node)
     return any(var in present for var in wanted)
 
