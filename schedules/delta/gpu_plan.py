@@ -78,7 +78,7 @@ class DeltaBlocks(ScanPlan):
 
     @property
     def on_tensor_cores(self) -> bool:
-        """Whether products are made on tensor cores."""
+        """Return whether products are made on tensor cores."""
         return self.products != "fma"
 
     def check_fit(self, recurrence: DeltaRule, machine: Machine) -> None:
