@@ -10,7 +10,7 @@ step, up to rounding.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -52,6 +52,11 @@ class StateSplit:
     loops: tuple[tirx.For, ...]
     after: tuple[Any, ...]
     sums: tuple[TensorLoad, ...]
+
+    @cached_property
+    def outside(self) -> Any:
+        """What the step does apart from the states, as one statement."""
+        return tir.seq([*self.before, *self.after])
 
     def with_dims(self, dims: tir.VarMap) -> StateSplit:
         """Return this split with more register arrays that have a dimension of states."""

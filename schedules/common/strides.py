@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -15,6 +16,7 @@ from tvm_scan.recurrence import Recurrence
 __all__ = ["contiguous_axis", "time_is_outside"]
 
 
+@lru_cache(maxsize=64)
 def contiguous_axis(recurrence: Recurrence) -> str | None:
     """``time`` or ``lane``: which one moves the last index of most accesses by one.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -195,12 +196,19 @@ def _plus(value: Any, offset: int) -> Any:
 
 
 def steady_loads(
-    body: Any, recurrence: Recurrence, over: list[Var], *, free_of: Sequence[Var] = ()
+    body: Any, recurrence: Recurrence, over: Sequence[Var], *, free_of: Sequence[Var] = ()
 ) -> list[TensorLoad]:
     """Different loads of pure inputs outside of any condition or inner loop.
 
     Their indices move with all of ``over`` and else with lanes at most, and not with ``free_of``.
     """
+    return list(_steady_loads(body, recurrence, tuple(over), tuple(free_of)))
+
+
+@lru_cache(maxsize=256)  # every plan of a recurrence asks the same
+def _steady_loads(
+    body: Any, recurrence: Recurrence, over: tuple[Var, ...], free_of: tuple[Var, ...]
+) -> tuple[TensorLoad, ...]:
     written = tir.VarMap((b, True) for b in recurrence.outputs)
     allowed = tir.VarMap((lane.var, True) for lane in recurrence.lanes)
     for var in over:
@@ -239,4 +247,4 @@ def steady_loads(
         ],
         order="pre",
     )
-    return loads
+    return tuple(loads)

@@ -210,7 +210,7 @@ def _layout(
     widened: bool,
 ) -> WalkLayout:
     time = recurrence.time.var
-    outside = tir.seq([*split.before, *split.after])
+    outside = split.outside
     loads = steady_loads(outside, recurrence, [time])
     for part in split.loops:
         for load in steady_loads(part.body, recurrence, [time]):
@@ -260,6 +260,7 @@ def _used_wide(load: TensorLoad, split: StateSplit) -> bool:
     return all(isinstance(as_used(part, load), tirx.Cast) for part in readers)
 
 
+@lru_cache(maxsize=256)
 def _row_pitch(steps: int, layout: PaddedLayout, shared: int) -> int:
     """Elements between rows such that the threads that read together meet in the fewest banks."""
     vector = VECTOR // layout.size

@@ -119,26 +119,68 @@ def _alone(recurrence: Recurrence, reduces: bool) -> WalkCounts:
     return WalkCounts(total, total, lines / _WARP, specials, moved)
 
 
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """What a step has on every plan that shares its states: counted once.
+
+    Attributes
+    ----------
+    loops : tuple of For
+        Those over the states, with exponentials in base 2.
+    exps, ordinary : float
+        Special functions of a state, and its other instructions.
+    computed, specials : float
+        Instructions and special functions apart from the states.
+    steady, alike, varying : tuple of TensorLoad
+        Loads that move with time: apart from the states, of all states alike, of each its own.
+    sent : int
+        Registers that the loops read, and that the owner of a step computes.
+    """
+
+    loops: tuple[tirx.For, ...]
+    exps: float
+    ordinary: float
+    computed: float
+    specials: float
+    steady: tuple[TensorLoad, ...]
+    alike: tuple[TensorLoad, ...]
+    varying: tuple[TensorLoad, ...]
+    sent: int
+
+
+@lru_cache(maxsize=64)
+def _step_of(recurrence: Recurrence, split: StateSplit) -> _Step:
+    loops = in_base_two(split.loops, recurrence).loops
+    loop_body = tir.seq([part.body for part in loops])
+    outside = in_few_instructions(split.outside)
+    exps = specials_of(loop_body)
+    loads = [load for load, _ in moving_loads([loop_body], recurrence)]
+    return _Step(
+        loops=loops,
+        exps=exps,
+        ordinary=instructions_of(loop_body, bare=True) - exps,
+        computed=instructions_of(outside) - instructions_saved(outside, CALL),
+        specials=specials_of(split.outside),
+        steady=tuple(load for load, _ in moving_loads([outside], recurrence)),
+        alike=tuple(load for load in loads if not _varies(load, loops)),
+        varying=tuple(load for load in loads if _varies(load, loops)),
+        sent=len(_sent(split, loops)),
+    )
+
+
 def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCounts:
     """Several threads share the states of a lane."""
     shared = plan.threads_per_lane
     states_each, levels = split.states // shared, log2(shared)
-    loops = in_base_two(split.loops, recurrence).loops
-    loop_body = tir.seq([part.body for part in loops])
-    outside = in_few_instructions(tir.seq([*split.before, *split.after]))
-    reads = _state_reads(plan, recurrence, split, loops)
+    step = _step_of(recurrence, split)
+    reads = _state_reads(plan, recurrence, split, step)
     read = sum(1 / width for _, width, _ in reads)
     own_lines = sum(lines / width for _, width, lines in reads)
-    steady = moving_loads([outside], recurrence)
-    alike = [
-        entry for entry in moving_loads([loop_body], recurrence) if not _varies(entry[0], loops)
-    ]
-    sent = float(len(alike) + len(_sent(split, loops)))
+    sent = float(len(step.alike) + step.sent)
     sums = float(len(split.sums))
     # Every state's exponential in base 2, some of them by polynomials.
-    exps = specials_of(loop_body)
+    exps, ordinary = step.exps, step.ordinary
     poly = plan.exp_share / OF * exps
-    ordinary = instructions_of(loop_body, bare=True) - exps
     of_state = ordinary + exps + poly * (_POLYNOMIAL - 1)
     # Of owners together a pair of sums takes a shuffle, a sum and two choices; the rest of the
     # levels are a shuffle and a sum each, once for all of them.
@@ -153,27 +195,29 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     exchanged = sent + sums * (4 * pairs + 2 * rest) + kept
     thread = states_each * (of_state + read) + exchanged + _LOOP
     stored = len(_stores(recurrence)) if split.after else 0
-    moved = len(steady) + len(alike) + stored
+    moved = len(step.steady) + len(step.alike) + stored
     width = 4.0 if plan.vector_loads else 1.0
     copies = 2.0 if plan.block_load == "transposed" else 1.0
-    computed = instructions_of(outside) - instructions_saved(outside, CALL)
-    once = computed + copies * moved / width + _KEEP + _CONVERT * len(wide) * split.states / lanes
+    once = (
+        step.computed + copies * moved / width + _KEEP + _CONVERT * len(wide) * split.states / lanes
+    )
     group = min(_WARP, shared * plan.items_per_thread)
     lines = states_each * own_lines + sent + sums * (pairs + rest)
     # A tile is written and read in whole lines; what is not in it moves by a thread's own steps.
     streams = walk_layout(plan, recurrence, split).streams
     once_lines = 3.0 * sum(part.size for part in streams) / _LINE + (moved - len(streams)) / group
     once_lines *= _WARP / shared
-    buffers = [load.source for load, *_ in (*steady, *alike)] + [load.source for load, *_ in reads]
+    buffers = [load.source for load in (*step.steady, *step.alike)]
+    buffers += [load.source for load, *_ in reads]
     buffers += list(recurrence.outputs) if split.after else []
     return WalkCounts(
         thread + once / shared,
         thread * shared + once,
         (lines + once_lines) * shared / _WARP,
-        split.states * (exps - poly) + specials_of(tir.seq([*split.before, *split.after])),
+        split.states * (exps - poly) + step.specials,
         array_bytes(buffers, recurrence),
         _shared_accesses(plan, recurrence, split),
-        split.states * _paired(split, loops, reads, ordinary - len(wide), poly),
+        split.states * _paired(split, step.loops, reads, ordinary - len(wide), poly),
     )
 
 
@@ -214,14 +258,12 @@ def _sent(split: StateSplit, loops: tuple[Any, ...]) -> list[Any]:
 
 
 def _state_reads(
-    plan: WalkPlan, recurrence: Recurrence, split: StateSplit, loops: tuple[Any, ...]
+    plan: WalkPlan, recurrence: Recurrence, split: StateSplit, step: _Step
 ) -> list[tuple[TensorLoad, int, float]]:
     """Loads for every state and step: elements taken at once, and lines that a warp touches."""
     tables = walk_layout(plan, recurrence, split).tables
     reads = []
-    for load, _ in moving_loads([tir.seq([part.body for part in loops])], recurrence):
-        if not _varies(load, loops):
-            continue
+    for load in step.varying:
         table = next((t for t in tables if tir.structurally_equal(t.access, load)), None)
         if table is not None:
             reads.append((load, table.read.width, 1.0))
@@ -230,7 +272,7 @@ def _state_reads(
         if plan.vector_loads:
             indices = list(load.indices)
             width = vector_access(load.source, indices, recurrence, plan.items_per_thread).lanes
-        if _varies(load.indices[-1], loops):
+        if _varies(load.indices[-1], step.loops):
             size = tir.byte_size(tir.dtype_of(load))
             lines = max(1.0, split.states * size / _LINE)
         reads.append((load, width, lines))

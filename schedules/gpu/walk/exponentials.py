@@ -11,7 +11,7 @@ what that spends on results below 2^-126 is left out: they are zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -76,7 +76,8 @@ class BaseTwo:
         return value * tirx.FloatImm(wide, LOG2E)
 
 
-def in_base_two(loops: Sequence[tirx.For], recurrence: Recurrence) -> BaseTwo:
+@lru_cache(maxsize=64)
+def in_base_two(loops: tuple[tirx.For, ...], recurrence: Recurrence) -> BaseTwo:
     """``exp(x a)`` as ``exp2(x a)`` where ``a`` does not change with time and is used so only."""
     parts_in_base_two, scaled = [], []
     for part in loops:

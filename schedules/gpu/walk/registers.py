@@ -65,7 +65,7 @@ class WalkRegisters:
             shape = [self.states_each if i == dim else e for i, e in enumerate(tir.shape_of(old))]
             self.states[old] = local(f"{old.name}_own", shape, tir.dtype_of(old))
         self.tiles = WalkTiles(recurrence, plan, slot, split, end)
-        outside = tir.seq([*self.split.before, *self.split.after])
+        outside = self.split.outside
         steady = steady_loads(outside, recurrence, [time])
         for part in self.split.loops:
             for load in steady_loads(part.body, recurrence, [time]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from ast import literal_eval
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
@@ -50,7 +51,8 @@ def build_kernel(spec: KernelSpec, plan: str, device: Device) -> Any:
         scheduled = make(loop, target)
     scheduled = scheduled.with_attr("global_symbol", "main")
     if not device.is_gpu:
-        return tvm.compile(scheduled, target=target)
+        with _compact() if is_serial else nullcontext():
+            return tvm.compile(scheduled, target=target)
     return build_for_gpu(scheduled, target, spec.sizes)
 
 
@@ -72,6 +74,24 @@ def _decided(spec: KernelSpec, plan: str) -> KernelSpec:
     except (ValueError, SyntaxError) as error:
         raise PlanError(f"expected decisions such as {SERIAL} columns=64, got {plan}") from error
     return replace(spec, options=tuple(sorted((dict(spec.options) | options).items())))
+
+
+def _compact() -> Any:
+    """Leave out TVM's search for buffers that could be smaller.
+
+    A loop that is no scan holds only what it uses. To find that out again takes as long as the rest
+    of a build: `delta_adjoint` on a Zen 3 takes 3.4 s with it and 1.6 s without, for the same code.
+    """
+    from tvm.ir.transform import PassContext
+
+    now = PassContext.current()
+    return PassContext(
+        opt_level=now.opt_level,
+        required_pass=now.required_pass,
+        disabled_pass=[*now.disabled_pass, "s_tir.CompactBufferAllocation"],
+        instruments=now.instruments,
+        config=dict(now.config),
+    )
 
 
 def build_for_gpu(scheduled: Any, target: Any, sizes: tuple[str, ...]) -> Any:
