@@ -16,10 +16,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from tvm.target import Target
-from tvm.target.codegen import target_has_features
 
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
-from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.device import has_feature
 
 __all__ = [
     "cache_sizes",
@@ -61,13 +60,9 @@ def host_kind() -> str:
 @lru_cache(maxsize=64)
 def with_features(chip: CpuChip, target: Target) -> CpuChip:
     """A machine's constants under the instructions of a target."""
-
-    def has(feature: str) -> bool:
-        return device_of(target).has_features and bool(target_has_features(feature, target))
-
-    width = 64 if has("avx512f") else 32 if has("avx2") else 16
+    width = 64 if has_feature(target, "avx512f") else 32 if has_feature(target, "avx2") else 16
     product = chip.product_latency
-    if has("sse2") and not has("fma"):
+    if has_feature(target, "sse2") and not has_feature(target, "fma"):
         # A sum of its own after every product.
         product += chip.sum_latency + 1.0
     # Below AVX-512 a vector that moves by some lanes is put together of two shuffles.

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import tvm
 from tvm.target import Target
+from tvm.target.codegen import target_has_features
 
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.common.wrapping import Overflow
 
-__all__ = ["DEVICES", "Device", "compute_capability", "device_of"]
+__all__ = ["DEVICES", "Device", "compute_capability", "device_of", "has_feature"]
 
 
 @dataclass(frozen=True)
@@ -277,6 +279,17 @@ def device_of(target: Target) -> Device:
         f"expected a target of kind {', '.join(names)} or {last}, got {kind}{why}; "
         "choose one of them"
     )
+
+
+def has_feature(target: Target, feature: str) -> bool:
+    """Return whether a target has a set of instructions, by LLVM's name; False where none says."""
+    return _has_feature(str(target), feature)
+
+
+@lru_cache(maxsize=256)  # TVM takes 0.2 ms to say it, and every plan asks
+def _has_feature(target: str, feature: str) -> bool:
+    of = Target(target)
+    return device_of(of).has_features and bool(target_has_features(feature, of))
 
 
 def compute_capability(arch: str) -> int:
