@@ -33,7 +33,7 @@ from tvm_scan import ScanPlan, parallelize
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import known_extent, known_rows
 from tvm_scan.schedules.machine.device import compute_capability
-from tvm_scan.schedules.machine.gpu_chip import BLOCK_BYTES, H200, GpuChip, Work, gpu_chip_of
+from tvm_scan.schedules.machine.gpu_chip import H200, GpuChip, Work, gpu_chip_of
 from tvm_scan.schedules.machine.gpu_cost import Block, gpu_cost
 
 __all__ = ["counted", "main", "occupancy", "predicted"]
@@ -55,7 +55,7 @@ def occupancy(taken: Resources, threads: int) -> float:
         Of a block.
     """
     registers = -(-taken.registers // _BY) * _BY * threads
-    by_memory = H200.shared_bytes // (taken.shared_bytes + BLOCK_BYTES)
+    by_memory = H200.shared_bytes // (taken.shared_bytes + H200.block_bytes)
     blocks = min(H200.blocks, H200.threads // threads, by_memory, _REGISTERS // registers)
     return blocks * threads / H200.threads
 
