@@ -29,11 +29,11 @@ from bench.sass import Pass, kernels
 from bench.timing import machine
 from tests.support.cuda_harness import emit_cuda
 from tests.support.cusim.nvcc import Resources, nvdisasm_path
-from tvm_scan import ScanPlan, parallelize
+from tvm_scan import ScanPlan, extract, parallelize
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import known_extent, known_rows
 from tvm_scan.schedules.machine.device import compute_capability
-from tvm_scan.schedules.machine.gpu_chip import BLOCK_BYTES, H200, GpuChip, Work, gpu_chip_of
+from tvm_scan.schedules.machine.gpu_chip import H200, GpuChip, Work, gpu_chip_of
 from tvm_scan.schedules.machine.gpu_cost import Block, gpu_cost
 
 __all__ = ["counted", "main", "occupancy", "predicted"]
@@ -55,7 +55,7 @@ def occupancy(taken: Resources, threads: int) -> float:
         Of a block.
     """
     registers = -(-taken.registers // _BY) * _BY * threads
-    by_memory = H200.shared_bytes // (taken.shared_bytes + BLOCK_BYTES)
+    by_memory = H200.shared_bytes // (taken.shared_bytes + H200.block_bytes)
     blocks = min(H200.blocks, H200.threads // threads, by_memory, _REGISTERS // registers)
     return blocks * threads / H200.threads
 
@@ -170,8 +170,13 @@ def predicted(
 
 
 def _ours(case: Case, folder: Path) -> list[dict[str, Any]]:
-    """One row, or two of a kernel with another way for exponents in equal steps."""
-    return _compiled_for(case, folder, TARGET, "sm_90")
+    """One row, or two of a kernel with another way for exponents in equal steps; other plans'."""
+    rows = _compiled_for(case, folder, TARGET, "sm_90")
+    if case.beside is not None:
+        choice = ScanPlan.parse(case.beside), extract(case.make())
+        (row,) = _compiled_for(case, folder, TARGET, "sm_90", choice)
+        rows.append(row | {"who": f"ours, `{choice[0].algorithm}`"})
+    return rows
 
 
 def _in_pairs(case: Case, folder: Path) -> dict[str, list[dict[str, Any]]]:
@@ -203,10 +208,13 @@ def _compiled_for(
     source.write_text(emit_cuda(parallelize(case.make(), target, plan)))
     code, parts = compiled(source, folder, [], arch), parts_of(plan, recurrence)
     # Of three phases, what the second kernel reads is small; the inputs are read twice.
-    launches = 3 if plan.algorithm == "three_phase" else 1
     sizes = float(known_rows(recurrence)), float(known_extent(recurrence.time.extent))
-    between = fields.work(recurrence, *sizes, H200).between
+    work = fields.work(recurrence, *sizes, H200)
+    launches, between = int(work.launches), work.between
     moved = case.bytes + (case.bytes - case.stored if launches == 3 else 0.0)
+    if plan.algorithm == "single_pass":
+        # And what its blocks hand to one another.
+        moved = work.moved / case.elements
     chip = gpu_chip_of(compute_capability(arch))
     rows = []
     for who, few in (("ours", False), (EQUAL_STEPS, True)):

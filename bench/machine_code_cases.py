@@ -101,6 +101,8 @@ class Case:
         Of these, written.
     peers : tuple of Peer
         Published kernels for it.
+    beside : str, optional
+        Another plan of ours, which is no default.
     """
 
     make: Callable[[], tirx.PrimFunc]
@@ -108,6 +110,7 @@ class Case:
     bytes: float
     stored: float
     peers: tuple[Peer, ...] = ()
+    beside: str | None = None
 
 
 def parts_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[Part, ...]:
@@ -129,8 +132,10 @@ def parts_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[Part, ...]:
     if plan.algorithm == "serial_tiles":
         # nvcc may write out several tiles in one pass of the loop.
         return (Part(r"_kernel$", ()),)
+    each = (float(fields.items_per_thread),)
+    if plan.algorithm == "single_pass":
+        return (Part(r"_kernel_1$", each, whole=True),)
     if plan.algorithm == "three_phase":
-        each = (float(fields.items_per_thread),)
         return (Part(r"_kernel$", each, whole=True), Part(r"_kernel_2$", each, whole=True))
     split = split_of(recurrence)
     if plan.algorithm == "lanes" and not fields.chunks and not isinstance(split, NoSplit):
@@ -149,6 +154,11 @@ def default_of(case: Case, target: Target = TARGET) -> tuple[ScanPlan, Recurrenc
     return default_plan(target, recurrence), recurrence
 
 
+#: Reads one long row once; see docs/cuda/plans.md.
+_SINGLE_PASS = (
+    "cuda/single_pass(threads_per_block=256, items_per_thread=16, block_tree=warp, "
+    "vector_loads=True)"
+)
 _STEPS = 16
 _OUTER = {
     "dtype": "float32",
@@ -288,6 +298,7 @@ CASES: dict[str, Case] = {
                 2,
             ),
         ),
+        _SINGLE_PASS,
     ),
     "affine 1 x 2^27": Case(
         lambda: affine(1, 1 << 27, "float32"),
@@ -295,6 +306,7 @@ CASES: dict[str, Case] = {
         12,
         4,
         (_AFFINE_LOOK_BACK,),
+        _SINGLE_PASS,
     ),
     "rwkv6 32 x 1024 x 64 x 64": Case(
         lambda: rwkv6(32, 1024, 64),

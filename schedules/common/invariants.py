@@ -28,7 +28,9 @@ __all__ = [
     "Loops",
     "fold_exponent",
     "hold_invariants",
+    "is_costly",
     "register_of",
+    "replaced",
     "values_of",
 ]
 
@@ -93,7 +95,7 @@ def hold_invariants(recurrence: Recurrence, *, fold: bool = True) -> Invariants:
             folded = fold_exponent(body, invariant.expr)
             if folded is not None:
                 body, scale = folded, LOG2E
-        body = _replaced(body, invariant.expr, load)
+        body = replaced(body, invariant.expr, load)
         stores.append(_fill(held, invariant, scale))
         registers.append(register_of(held))
     if not invariants:
@@ -121,7 +123,7 @@ def register_of(held: Var) -> Register:
     return Register(held, held, (), base, extents, zeros, False, False)
 
 
-def _replaced(body: Any, expr: Any, by: Any) -> Any:
+def replaced(body: Any, expr: Any, by: Any) -> Any:
     """``body`` with every occurrence of an expression replaced."""
 
     def on_node(node: Any) -> Any:
@@ -226,7 +228,7 @@ class _Search:
                 return None
         if not tir.contains_var(expr, [self.lane]) or prod(n for _, n in loops) > _CELLS:
             return None
-        costly = any(self._is_gather(load) for load in inputs) or _is_costly(expr)
+        costly = any(self._is_gather(load) for load in inputs) or is_costly(expr)
         return _Invariant(expr, tuple(loops)) if costly else None
 
     def _is_gather(self, load: TensorLoad) -> bool:
@@ -238,7 +240,8 @@ class _Search:
         return any(moving[:-1]) or last is None or last[0] != 1
 
 
-def _is_costly(expr: Any) -> bool:
+def is_costly(expr: Any) -> bool:
+    """Return whether an expression has a call that takes many instructions."""
     costly: list[Any] = []
 
     def visit(call: Call) -> None:

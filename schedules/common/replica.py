@@ -23,6 +23,7 @@ from tvm_scan.algebra.base import Element
 from tvm_scan.recurrence import Axis, Carry, Group, Recurrence
 from tvm_scan.schedules.common.elements import Elements, store_all
 from tvm_scan.schedules.common.ir import each, like_register
+from tvm_scan.schedules.common.shared_parts import shared_parts
 
 __all__ = ["Replica"]
 
@@ -246,11 +247,19 @@ class Replica:
             tir.substitute(tir.substitute(expr, table), self._befores), inner, time
         )
 
-    def lift(self, index: int, cell: Sequence[Any], time: Any, inner: Any = None) -> list[Any]:
-        """Element of the step at ``time`` for one cell of a group."""
+    def lift(
+        self,
+        index: int,
+        cell: Sequence[Any],
+        time: Any,
+        inner: Any = None,
+        *,
+        element: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        """Element of the step at ``time`` for one cell of a group; ``element`` has its formulas."""
         r = self.recurrence
         group = r.groups[index]
-        element = list(group.algebra.lift())
+        element = group.algebra.lift() if element is None else element
         first = r.carries[group.carries[0]].first
         if first is not None:
             at_first = tirx.EQ(r.time.var, tir.zero_like(r.time.var))
@@ -284,17 +293,27 @@ class Replica:
         The carries of earlier levels are those before the step, and are advanced with it.
         ``flush`` leaves out denormal products.
         """
+        once: dict[int, list[Any]] = {}
+        binds: list[Any] = []
+        for i, group in enumerate(self.recurrence.groups):
+            if group.level == elements.level:
+                states = [axis.var for axis in self.recurrence.state_axes(group)]
+                shared, once[i] = shared_parts(group.algebra.lift(), states)
+                for name, value in shared:
+                    value = tir.substitute(value, self._befores)
+                    binds.append(tirx.Bind(name, self.instantiate(value, inner, time)))
 
         def of_cell(i: int, cell: list[Any]) -> Any:
             algebra = self.recurrence.groups[i].algebra
             earlier = elements.load(i, lead, cell)
-            names, step = _named(algebra, tuple(self.lift(i, cell, time, inner)))
+            lifted = self.lift(i, cell, time, inner, element=once[i])
+            names, step = _named(algebra, tuple(lifted))
             extended = algebra.extend(earlier, step)
             extended = algebra.flush(extended) if flush else extended
             return tir.seq([*names, elements.store(i, lead, cell, extended)])
 
         extended = self.for_each_element(elements.level, of_cell)
-        return tir.seq([extended, *self._advance(elements.level, time, inner)])
+        return tir.seq([*binds, extended, *self._advance(elements.level, time, inner)])
 
     def _advance(self, below: int, time: Any, inner: Any) -> list[Any]:
         """One step of the carries of the levels ``< below``, the latest level first.

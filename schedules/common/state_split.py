@@ -19,6 +19,7 @@ from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
+from tvm_scan.algebra.literal import is_constant
 from tvm_scan.recurrence import Recurrence
 
 __all__ = ["NoSplit", "StateSplit", "split_of", "split_states", "statements"]
@@ -61,6 +62,13 @@ class StateSplit:
     def with_dims(self, dims: tir.VarMap) -> StateSplit:
         """Return this split with more register arrays that have a dimension of states."""
         return replace(self, dims=dims)
+
+    def begins_at_zero(self, cell: TensorLoad) -> bool:
+        """Return whether a sum's first value is zero at every step."""
+        writes = [s for s in self.before if cell.source in tir.buffers_stored(s)]
+        return len(writes) == 1 and (
+            isinstance(writes[0], tirx.BufferStore) and is_constant(writes[0].value, 0)
+        )
 
     def part(self, stmt: Any, owner: Any, states_each: int, registers: tir.VarMap) -> Any:
         """``stmt`` with its loops over the states cut to those of one thread.

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 
 from tvm_scan.schedules.machine.cost import Cost
 from tvm_scan.schedules.machine.gpu_chip import (
-    BLOCK_BYTES,
     LAUNCH,
     MEMORY,
     RESIDENT,
@@ -89,7 +88,7 @@ class Block:
 
     def at_once(self, chip: GpuChip) -> int:
         """Threads that a multiprocessor holds: of whole blocks, and with their memory."""
-        by_memory = chip.shared_bytes // (self.shared_bytes + BLOCK_BYTES)
+        by_memory = chip.shared_bytes // (self.shared_bytes + chip.block_bytes)
         held = max(1, min(chip.blocks, by_memory, chip.threads // max(1, self.all_threads)))
         return self.all_threads * held
 

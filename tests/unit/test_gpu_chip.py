@@ -41,6 +41,11 @@ def test_what_is_older_than_all_rows_is_taken_for_the_oldest():
     assert "of sm_70: the nearest architecture above sm_61" in on("sm_61").predicted_for
 
 
+@pytest.mark.parametrize(("arch", "taken"), [("sm_75", 0), ("sm_80", 1024), ("sm_120", 1024)])
+def test_shared_memory_that_the_driver_takes_for_a_block(arch, taken):
+    assert on(arch).gpu.block_bytes == taken
+
+
 def test_other_devices():
     assert Machine.of(Target("webgpu")).predicted_for == "H200"
     assert Machine.of(Target({"kind": "llvm"})).predicted_for == ""

@@ -18,6 +18,7 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Group, Recurrence
+from tvm_scan.schedules.common.shared_parts import shared_parts
 from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.gpu.shared.counts import shared_accesses
 from tvm_scan.schedules.gpu.shared.layout import along_time, streams_of
@@ -181,15 +182,15 @@ def _total(parts: Iterable[Any]) -> float:
 
 
 def _extend(group: Group, recurrence: Recurrence) -> float:
-    """Instructions that follow an element by one step, which every cell lifts for itself."""
-    algebra, lifted = group.algebra, group.algebra.lift()
-    extended = algebra.extend(_names(group, "e"), _names(group, "s"))
-    once = _total(extended) + _total(lifted)
+    """Instructions that follow an element by one step: what cells share once, and each its own."""
+    algebra = group.algebra
     states = [axis.var for axis in recurrence.state_axes(group)]
-    own = [
-        one for one, _ in moving_loads(list(lifted), recurrence) if tir.contains_var(one, states)
-    ]
-    return _cells(group, recurrence) * (once + len(own))
+    shared, lifted = shared_parts(algebra.lift(), states)
+    extended = algebra.extend(_names(group, "e"), _names(group, "s"))
+    each = _total(extended) + _total(lifted)
+    own = [one for one, _ in moving_loads(lifted, recurrence) if tir.contains_var(one, states)]
+    once = _total(value for _, value in shared)
+    return once + _cells(group, recurrence) * (each + len(own))
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,14 @@ from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
+from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.rows import ALONE, Row
 from tvm_scan.schedules.gpu.thread import async_copy
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess
 
-__all__ = ["VECTOR", "Copiers", "SharedTile", "Staged", "ramp"]
+__all__ = ["VECTOR", "Copiers", "SharedTile", "Staged", "are_whole", "ramp"]
 
 #: Bytes that a thread moves at once at most.
 VECTOR = 16
@@ -252,6 +253,12 @@ def _units(
         return make(item, first + item * int_const(apart, "int32"))
 
     return loop("u", items // unit, of_unit, _UNROLLED)
+
+
+def are_whole(recurrence: Recurrence, steps: int) -> bool:
+    """Return whether tiles of so many steps leave none over: one question then guards a tile."""
+    extent = tir.as_int(recurrence.time.extent)
+    return extent is not None and extent % steps == 0
 
 
 def ramp(first: Any, lanes: int) -> Any:

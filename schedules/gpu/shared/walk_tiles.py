@@ -19,7 +19,7 @@ from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop, when
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.state_split import StateSplit
-from tvm_scan.schedules.gpu.shared.staged import Copiers, SharedTile, Staged, ramp
+from tvm_scan.schedules.gpu.shared.staged import Copiers, SharedTile, Staged, are_whole, ramp
 from tvm_scan.schedules.gpu.shared.walk_layout import Table, walk_layout, walk_steps
 from tvm_scan.schedules.gpu.thread import async_copy
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
@@ -57,6 +57,8 @@ class WalkTiles:
         self.end = recurrence.time.extent if end is None else end
         self.steps, self.shared = walk_steps(plan), plan.threads_per_lane
         self.states_each = split.states // self.shared
+        # Chunks begin and end with tiles, so that all steps of a tile exist or none of them.
+        self._whole = are_whole(recurrence, self.steps)
         threads = int_const(plan.threads_per_block, slot)
         self.thread = as_dtype(slot % threads, "int32")
         self.first_row = slot // threads * int_const(plan.threads_per_block // self.shared, slot)
@@ -140,14 +142,15 @@ class WalkTiles:
 
     def fetch(self, tile: Any) -> Any:
         """Begin to copy a tile."""
-        return tir.seq(shared.fetch(tile) for shared in self.tiles)
+        copies = tir.seq(shared.fetch(tile) for shared in self.tiles)
+        return when(self._time(tile, 0) < self.end, copies) if self._whole else copies
 
     def _time(self, tile: Any, step: Any) -> Any:
         dtype = tir.dtype_of(self.recurrence.time.var)
         return as_dtype(tile, dtype) * int_const(self.steps, dtype) + as_dtype(step, dtype)
 
     def _guarded(self, inside: Any, time: Any, stmt: Any) -> Any:
-        return when(inside, when(time < self.end, stmt))
+        return when(inside, stmt if self._whole else when(time < self.end, stmt))
 
     def _row(self, lane: Any) -> Any:
         if lane is None:

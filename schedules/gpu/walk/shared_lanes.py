@@ -282,7 +282,9 @@ class Walk(WalkRegisters):
                     )
                 )
             for cell, result in zip(self.split.sums, self.sums.results, strict=True):
-                total = self.replica.instantiate(cell) + tirx.BufferLoad(result, [k])
+                total = tirx.BufferLoad(result, [k])
+                if not self.split.begins_at_zero(cell):
+                    total = self.replica.instantiate(cell) + total
                 stmts.append(self.set_sum(cell, total))
             after = self.with_lasting(in_few_instructions(tir.seq(self.split.after)))
             statement = self.replica.instantiate(after, None, time)
