@@ -161,7 +161,9 @@ def _walk(
     tensors: DeltaTensors, scale: float | None, reads: str, *results: Tensor, keep: bool = False
 ) -> None:
     """Run the kernel; without an array for the states after time, `h0` will have them."""
-    options = {"packed": tensors.offsets is not None, "in_place": len(results) == 1, "keep": keep}
+    packed = tensors.offsets is not None
+    options = {"packed": packed, "single": not packed and tensors.v.shape[1] == 1}
+    options |= {"in_place": len(results) == 1, "keep": keep}
     spec = _spec("delta_walk", tensors, "delta.walk", reads=reads, **options)
     run_kernel(
         spec, _sizes(tensors), *_operands(tensors, *_numbers(tensors, scale, reads)), *results
