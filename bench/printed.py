@@ -61,7 +61,10 @@ def printed(page: str, found: dict[str, Any]) -> str:
     if name == "torch":
         return torch_page.with_part(path, "torch_bench", torch_page.passes(found))
     if name == "delta":
-        return torch_page.with_part(path, "bench_delta", delta_page.tables(found))
+        # One file for each kind of processor.
+        others = [json.loads(p.read_text("utf-8")) for p in sorted(RESULTS.glob("delta_*.json"))]
+        text = "\n\n".join(map(delta_page.tables, (found, *others)))
+        return torch_page.with_part(path, "bench_delta", text)
     rows = found["rows"]
     if name == "cpu":
         text = cpu_page.page(about, rows, found["growth"])

@@ -13,7 +13,7 @@ from tvm_scan.schedules.choose.default import default_plan, host_target
 from tvm_scan.schedules.choose.shipped import shipped_plan
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["Records", "plan_of"]
+__all__ = ["Records", "plan_of", "recorded_plan"]
 
 
 class Records(Protocol):
@@ -56,6 +56,30 @@ def plan_of(
     """
     recurrence = as_recurrence(recurrence, "plan_of")
     known = as_target(target, "plan_of") or Target.current(allow_none=True) or host_target()
+    return recorded_plan(recurrence, known, records) or default_plan(known, recurrence)
+
+
+def recorded_plan(
+    recurrence: TimeLoop, target: Target, records: Records | None = None
+) -> ScanPlan | None:
+    """Return the plan that was measured for a recurrence, or a near shape of it.
+
+    Parameters
+    ----------
+    recurrence, target, records
+        As those of `plan_of`.
+
+    Returns
+    -------
+    ScanPlan or None
+        That of `records`, else that of a record which is shipped for this kind of machine; None
+        where neither has one.
+
+    Raises
+    ------
+    ScanError
+        If the records are none.
+    """
     plan = None
     if records is not None:
         ask = getattr(records, "plan_of", None)
@@ -64,5 +88,5 @@ def plan_of(
                 f"plan_of: expected records, got {type(records).__name__}; pass "
                 "tvm_scan.meta.RecordStore(folder)"
             )
-        plan = ask(recurrence, known)
-    return plan or shipped_plan(known, recurrence) or default_plan(known, recurrence)
+        plan = ask(recurrence, target)
+    return plan or shipped_plan(target, recurrence)

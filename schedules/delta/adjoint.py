@@ -15,6 +15,7 @@ from tvm.target import Target
 from tvm_scan.schedules.delta.walk import PREPARED, STEPS, WAKES, WalkShape, shape_of, vectors_of
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
+from tvm_scan.schedules.plan import ScanPlan
 
 __all__ = ["AdjointPlan", "decide"]
 
@@ -75,20 +76,24 @@ class AdjointPlan:
 
 
 def decide(
-    options: Mapping[str, Any], sizes: Mapping[str, int], target: Target
+    options: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    target: Target,
+    recorded: ScanPlan | None,
 ) -> Mapping[str, Any]:
     """Return the options of `tvm_scan.loops.delta_adjoint` that its caller leaves open.
 
     Parameters
     ----------
-    options, sizes, target
-        As of `tvm_scan.schedules.delta.walk.decide`.
+    options, sizes, target, recorded
+        As of `tvm_scan.schedules.delta.walk_plan.decide`; nothing is recorded of a way back.
 
     Returns
     -------
     mapping
         The decisions of the plan that is predicted to be the fastest.
     """
+    assert recorded is None, "no loop of its own is a delta rule"
     machine, shape = Machine.of(target), shape_of(options, sizes)
     plans = AdjointPlan.space(shape, machine)
     return asdict(min(plans, key=lambda plan: plan.cost(shape, machine).seconds))

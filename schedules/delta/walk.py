@@ -1,19 +1,16 @@
-"""Decisions of the walk over time of a delta rule on a CPU, and what they take.
+"""The walk over time of a delta rule on a CPU: its shape, and what it takes.
 
-``cpu_plan`` decides it for loops that are delta rules, and this for torch's functions, which
-`tvm_scan.loops.delta_forward` writes: a task has some columns of one state, and takes a few steps
-at once. Fewer columns make more tasks, of which each repeats what all columns share.
+``cpu_plan`` decides it for loops that are delta rules, and ``walk_plan`` for torch's functions,
+which `tvm_scan.loops.delta_forward` writes: a task has some columns of one state, and takes a few
+steps at once. Fewer columns make more tasks, of which each repeats what all columns share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from itertools import product
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
-
-from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
@@ -22,11 +19,9 @@ from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = [
-    "WalkPlan",
     "WalkShape",
     "column_counts",
     "cut_cost",
-    "decide",
     "shape_of",
     "shape_of_rule",
     "vectors_of",
@@ -79,65 +74,6 @@ class WalkShape:
     cell: int = 4
     group: int = 1
     in_place: bool = False
-
-
-@dataclass(frozen=True)
-class WalkPlan:
-    """The decisions.
-
-    Attributes
-    ----------
-    columns : int
-        Most columns of a task.
-    strip : int
-        Columns whose sums are in registers.
-    vector : int
-        Cells of a vector.
-    threads : bool
-        Whether tasks go to other threads, which have to be woken.
-    """
-
-    columns: int
-    strip: int
-    vector: int
-    threads: bool
-
-    @staticmethod
-    def space(shape: WalkShape, machine: Machine) -> list[WalkPlan]:
-        """Return the plans of a machine for a shape."""
-        vector, strip = vectors_of(machine, shape.cell)
-        threads = [False] + [True] * (machine.cores > 1)
-        columns = column_counts(shape.values)
-        return [WalkPlan(n, strip, vector, is_on) for n, is_on in product(columns, threads)]
-
-    def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
-        """Predict what the walk takes on torch's threads."""
-        joins = WAKES * self.threads
-        return walk_cost(shape, machine, self.columns, STEPS, joins)
-
-
-def decide(
-    options: Mapping[str, Any], sizes: Mapping[str, int], target: Target
-) -> Mapping[str, Any]:
-    """Return the options of `tvm_scan.loops.delta_walk` that its caller leaves open.
-
-    Parameters
-    ----------
-    options : mapping
-        Those that the caller gives.
-    sizes : mapping of str to int
-        ``batch``, ``heads`` (of the keys) and ``length``.
-    target : tvm.target.Target
-        A CPU.
-
-    Returns
-    -------
-    mapping
-        The decisions of the plan that is predicted to be the fastest.
-    """
-    machine, shape = Machine.of(target), shape_of(options, sizes)
-    plans = WalkPlan.space(shape, machine)
-    return asdict(min(plans, key=lambda plan: plan.cost(shape, machine).seconds))
 
 
 def shape_of(options: Mapping[str, Any], sizes: Mapping[str, int]) -> WalkShape:

@@ -200,6 +200,45 @@ def test_torch_functions_take_recorded_plans_at_their_first_call(tmp_path, monke
     shipped._known.cache_clear()
 
 
+@pytest.mark.parametrize("length", [1, 40])
+def test_a_delta_rule_of_torch_takes_the_plan_of_its_record(length, monkeypatch, tmp_path):
+    """In its own walk, whose decisions they are; a plan that cuts time is none for it."""
+    torch = pytest.importorskip("torch")
+    import tvm_scan.torch as ts
+    from tvm_scan.torch.kernels import cache as kernels
+
+    for name in ("_calls", "_libraries"):
+        monkeypatch.setattr(kernels, name, {})
+    monkeypatch.setenv("TVM_SCAN_CACHE", str(tmp_path / "kernels"))
+    monkeypatch.setenv("TVM_SCAN_RECORDS", "off")
+    k, v = torch.nn.functional.normalize(torch.rand(1, length, 2, 16), dim=-1), torch.rand(2, 32)
+    v, beta = v.expand(1, length, 2, 32).contiguous(), torch.rand(1, length, 2)
+    results = []
+
+    def plan_taken():
+        kernels._libraries.clear()
+        kernels.forget_plans()
+        results.append(ts.delta_rule(k, k, v, beta, output_final_state=True))
+        return [plan for _, plan, _ in kernels._libraries]
+
+    predicted = plan_taken()
+    (name,) = loops = ts.loops_of(lambda: ts.delta_rule(k, k, v, beta))
+    assert name.startswith("delta_rule(")
+
+    def taken_with(plan, folder):
+        commit(RecordStore(tmp_path / folder), loops[name], ScanPlan.parse(plan), 1e-6)
+        ts.use_records(tmp_path / folder)
+        return plan_taken()
+
+    walk = "cpu/delta_walk(columns=16, steps=2, strip=4, vector=4, threads=True)"
+    measured = ["serial columns=16 strip=4 vector=4 threads=True"]
+    assert taken_with(walk, "walk") == measured != predicted
+    assert taken_with("cpu/delta_walk(columns=16, chunks=2, threads=True)", "cut") == predicted
+    for one in results[1:]:
+        torch.testing.assert_close(one, results[0])
+    ts.use_records(None)
+
+
 def test_loops_of_both_directions_can_be_tuned():
     """Names of the kernels, and no parameters that are numbers."""
     torch = pytest.importorskip("torch")

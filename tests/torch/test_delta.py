@@ -381,6 +381,24 @@ def test_in_place(name):
         call(name, given, ours, inplace_final_state=True)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_alone_has_the_bits_of_one_among_others(name):
+    """Its kernel takes the state where it is, and has no loop over time; three steps have one."""
+    given, state = inputs_of(name, 3, keys=20, values=16)
+    given, state = {n: t.float() for n, t in given.items()}, state.float()
+    together, after = call(name, given, state)
+    in_place = state.clone()
+    for t in range(3):
+        token = {n: x[:, t : t + 1].contiguous() for n, x in given.items()}
+        before = state.clone()
+        y, last = call(name, token, state)
+        assert torch.equal(state, before) and torch.equal(y, together[:, t : t + 1])
+        y, _ = getattr(ts, name)(**token, initial_state=in_place, inplace_final_state=True)
+        assert torch.equal(y, together[:, t : t + 1]) and torch.equal(in_place, last)
+        state = last
+    assert torch.equal(state, after)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_narrow_dtypes(dtype):
     given, state = inputs_of("gated_delta_rule", 300, batch=1, keys=16, values=16)

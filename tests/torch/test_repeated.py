@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 import tvm_scan.torch as ts  # noqa: E402
 from tests.torch.test_delta import inputs_of, reference  # noqa: E402
 from tvm_scan.torch.declare import repeated  # noqa: E402
+from tvm_scan.torch.declare import ways as remembered  # noqa: E402
 
 OPTIONS = {"use_qk_l2norm_in_kernel": False, "inplace_final_state": True}
 
@@ -23,13 +24,13 @@ def step(seed=0, **changes):
 def ways(monkeypatch):
     """What is asked of the remembered signatures: the ways that were taken."""
     taken = []
-    run = repeated._Way.__call__
+    run = remembered.Way.__call__
 
     def watched(self, values):
         taken.append(self)
         return run(self, values)
 
-    monkeypatch.setattr(repeated._Way, "__call__", watched)
+    monkeypatch.setattr(remembered.Way, "__call__", watched)
     return taken
 
 

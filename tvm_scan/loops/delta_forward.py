@@ -22,6 +22,7 @@ def delta_walk(
     length: Expr,
     *,
     packed: bool = False,
+    single: bool = False,
     in_place: bool = False,
     keep: bool = False,
     threads: bool = True,
@@ -32,10 +33,12 @@ def delta_walk(
     """Build ``delta_walk(q, k, v, [w,] [beta | a, b,] .., first, [offsets,] [kept,] [last,] y)``.
 
     With `in_place` the states after time are left in `first`, and no task copies its own; with
-    `keep` those before every `KEPT`-th step but the first are left in `kept`. Without `threads` the
-    calling one does all; a task has at most so many `columns`, and sums of a `strip` of them are in
-    registers. The other options are those of `Walk`.
+    `keep` those before every `KEPT`-th step but the first are left in `kept`. With `single` there
+    is one step, which reads `first` and writes `last`: its states are never copied. Without
+    `threads` the calling one does all; a task has at most so many `columns`, and sums of a `strip`
+    of them are in registers. The other options are those of `Walk`.
     """
+    assert not (single and packed), "sequences that are packed have lengths of their own"
     with Loop() as loop:
         walk = Walk(loop, batch, heads, length, packed, columns=columns, **options)
         block = walk.block
@@ -47,24 +50,34 @@ def delta_walk(
             walk.at(r // (walk.heads * block.count), r // block.count % walk.heads, r % block.count)
             walk.allocate_reads()
             chunk = _Forward(walk, strip, y)
-            state = walk.first
-            if last is not None:
+            if single:
+                zero = tirx.IntImm("int64", 0)
+                walk.fill(zero, zero + 1)
+                chunk.write(zero, 1, walk.first, walk.first if last is None else last)
+            elif last is None:
+                _walk_time(walk, chunk, kept, walk.first)
+            else:
                 state = walk.part(walk.scratch("state", walk.keys))
                 walk.copy(state, walk.first)
-            with loop.over((walk.steps + (KEPT - 1)) // KEPT, "c") as c:
-                start = c * KEPT
-                here = tirx.min(KEPT, walk.steps - start)
-                if kept is not None:
-                    with T.If(c > 0), T.Then():
-                        walk.copy(walk.kept_at(kept, c), state)
-                walk.fill(start, here)
-                with loop.over(here // STEPS, "n") as n:
-                    chunk.write(start + n * STEPS, STEPS, state)
-                with loop.over(here % STEPS, "n") as n:
-                    chunk.write(start + (here - here % STEPS) + n, 1, state)
-            if last is not None:
+                _walk_time(walk, chunk, kept, state)
                 walk.copy(last, state)
     return loop.func
+
+
+def _walk_time(walk: Walk, chunk: _Forward, kept: Cells | None, state: Matrix) -> None:
+    """Take all steps of a task, whose state is kept in one place."""
+    loop = walk.loop
+    with loop.over((walk.steps + (KEPT - 1)) // KEPT, "c") as c:
+        start = c * KEPT
+        here = tirx.min(KEPT, walk.steps - start)
+        if kept is not None:
+            with T.If(c > 0), T.Then():
+                walk.copy(walk.kept_at(kept, c), state)
+        walk.fill(start, here)
+        with loop.over(here // STEPS, "n") as n:
+            chunk.write(start + n * STEPS, STEPS, state, state)
+        with loop.over(here % STEPS, "n") as n:
+            chunk.write(start + (here - here % STEPS) + n, 1, state, state)
 
 
 class _Forward(Chunk):
@@ -82,16 +95,16 @@ class _Forward(Chunk):
         super().__init__(walk, strip)
         self.y, self.total = y, self.strip_cells("total")
 
-    def write(self, first: Expr, count: int, state: Matrix) -> None:
-        """Write the outputs of `count` steps, and the state after them."""
+    def write(self, first: Expr, count: int, before: Matrix, after: Matrix) -> None:
+        """Write the outputs of `count` steps, and the state after them, which may be in place."""
         terms = self.prepare(first, count)
         with self.over_strips() as strip:
             pairs = [(self.known, self.source), (self.total, self.query)]
-            self.read(count, pairs, state, strip)
+            self.read(count, pairs, before, strip)
             for t, step in enumerate(terms):
                 self.substitute(t, step, strip)
                 self._emit(t, self.walk.token(first + t), strip)
-            self.advance(count, state, state, strip)
+            self.advance(count, before, after, strip)
 
     def _emit(self, t: int, token: Any, strip: Any) -> None:
         """Write the output of a step."""

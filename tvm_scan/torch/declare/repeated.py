@@ -17,8 +17,9 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.kernels.cache import Gathered, kernel_at, runs_of_kernels
-from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, launch, prepared
+from tvm_scan.torch.declare.ways import Way, pick, way_of
+from tvm_scan.torch.kernels.cache import runs_of_kernels
+from tvm_scan.torch.kernels.runtime import ALIGNMENT
 from tvm_scan.torch.private import is_watched, tensor_check, transforms_active
 
 __all__ = ["repeated"]
@@ -30,85 +31,6 @@ Result = TypeVar("Result")
 _NUMBERS = (bool, int, float, str)
 #: Signatures that are remembered, and those that are asked first.
 _MOST, _RECENT = 1024, 4
-
-
-@dataclass(frozen=True)
-class _New:
-    """An operand that a call makes.
-
-    Attributes
-    ----------
-    place : int
-        Of the operand.
-    shape, dtype, device
-        Of it.
-    like : int
-        An argument that has all three, which is told quicker; -1 where there is none.
-    """
-
-    place: int
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-    like: int
-
-    def make(self, values: Sequence[Any]) -> Tensor:
-        if self.like >= 0:
-            tensor = torch.empty_like(values[self.like])
-            if not tensor.data_ptr() % ALIGNMENT:
-                return tensor
-        return aligned_empty(self.shape, self.dtype, self.device)
-
-
-@dataclass(frozen=True)
-class _Way:
-    """The kernel of a signature.
-
-    Attributes
-    ----------
-    key : tuple
-        Of the kernel.
-    numbers : tuple
-        Its operands; those that are tensors are None.
-    arguments : tuple of (int, int)
-        Operands that are arguments of the call, and which.
-    converted : tuple of (int, dtype)
-        Those of the operands that are converted.
-    copied : tuple of int
-        Those that then lie in memory otherwise than the kernel reads them.
-    new : tuple of _New
-        Operands that the call makes.
-    results : tuple of (int, dtype or None)
-        The operand that each result is, or is converted from.
-    changed : tuple of int
-        Arguments that are results, too: autograd is told that the kernel wrote to them.
-    """
-
-    key: Any
-    numbers: tuple[Any, ...]
-    arguments: tuple[tuple[int, int], ...]
-    converted: tuple[tuple[int, torch.dtype], ...]
-    copied: tuple[int, ...]
-    new: tuple[_New, ...]
-    results: tuple[tuple[int, torch.dtype | None], ...]
-    changed: tuple[int, ...]
-
-    def __call__(self, values: Sequence[Any]) -> Any:
-        operands = [*self.numbers]
-        for place, number in self.arguments:
-            operands[place] = values[number]
-        for place, dtype in self.converted:
-            operands[place] = operands[place].to(dtype)
-        for place in self.copied:
-            operands[place] = prepared(operands[place])
-        for one in self.new:
-            operands[one.place] = one.make(values)
-        launch(kernel_at(self.key).call, *operands)
-        for number in self.changed:
-            torch.autograd.graph.increment_version(values[number])
-        return tuple(
-            [operands[p] if dtype is None else operands[p].to(dtype) for p, dtype in self.results]
-        )
 
 
 def repeated(
@@ -130,7 +52,7 @@ def repeated(
     """
 
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        ways: dict[Any, _Way | None] = {}
+        ways: dict[Any, Way | None] = {}
         #: The last ones.
         recent: list[_Recent] = []
 
@@ -155,9 +77,9 @@ def repeated(
                     ways.clear()
                 with runs_of_kernels() as gathered:
                     result = function(*arguments, **named)
-                ways[key] = _way_of(gathered, values, result)
+                ways[key] = way_of(gathered, values, result)
                 return result
-            if not isinstance(way, _Way):
+            if not isinstance(way, Way):
                 return function(*arguments, **named)
             if (last := _recent_of(way, values, names)) is not None:
                 recent[:] = [last, *recent[: _RECENT - 1]]
@@ -174,53 +96,55 @@ class _Recent:
 
     Attributes
     ----------
-    way : _Way
+    way : Way
         The way.
     names : tuple of str
         What is passed by name.
-    tensors, others : tuple of int
-        Which of the values are tensors, and which are not.
+    count : int
+        Number of values.
+    tensors, others : callable
+        Pick the values that are tensors, and those that are not.
     constants, kinds : tuple
         Those that are not, and their types.
     alike : callable
-        Whether tensors differ from those of the signature in their values alone.
+        Whether tensors differ from those of the signature in their values alone; none of those
+        has a derivative.
     """
 
-    way: _Way
+    way: Way
     names: tuple[str, ...]
-    tensors: tuple[int, ...]
-    others: tuple[int, ...]
+    count: int
+    tensors: Callable[[Sequence[Any]], tuple[Any, ...]]
+    others: Callable[[Sequence[Any]], tuple[Any, ...]]
     constants: tuple[Any, ...]
     kinds: tuple[type, ...]
     alike: Callable[..., bool]
 
     def takes(self, values: Sequence[Any], names: tuple[str, ...]) -> bool:
-        if names != self.names or len(values) != len(self.tensors) + len(self.others):
+        if names != self.names or len(values) != self.count:
             return False
-        for number, constant, kind in zip(self.others, self.constants, self.kinds, strict=True):
-            # The types first: a tensor would compare its cells.
-            value = values[number]
-            if type(value) is not kind or value != constant:
-                return False
-        tensors = [values[number] for number in self.tensors]
+        others = self.others(values)
+        # The types first: a tensor would compare its cells with a constant.
+        if tuple(map(type, others)) != self.kinds or others != self.constants:
+            return False
+        tensors = self.tensors(values)
         if not self.alike(*tensors):
             return False
+        addresses = 0
         for tensor in tensors:
-            if tensor.data_ptr() % ALIGNMENT or tensor.requires_grad:
-                return False
-        return True
+            addresses |= tensor.data_ptr()
+        return not addresses % ALIGNMENT
 
 
-def _recent_of(way: _Way, values: Sequence[Any], names: tuple[str, ...]) -> _Recent | None:
+def _recent_of(way: Way, values: Sequence[Any], names: tuple[str, ...]) -> _Recent | None:
     """Return how to tell the calls of a way quickly; None where two arguments are one tensor."""
-    tensors = tuple([n for n, value in enumerate(values) if isinstance(value, Tensor)])
+    tensors = [n for n, value in enumerate(values) if isinstance(value, Tensor)]
     if len({id(values[n]) for n in tensors}) < len(tensors):
         return None
-    others = tuple([n for n, _ in enumerate(values) if n not in tensors])
-    constants = tuple([values[n] for n in others])
-    kinds = tuple([type(value) for value in constants])
-    alike = tensor_check([values[n] for n in tensors])
-    return _Recent(way, names, tensors, others, constants, kinds, alike)
+    others = pick([n for n, value in enumerate(values) if not isinstance(value, Tensor)])
+    constants, alike = others(values), tensor_check([values[n] for n in tensors])
+    kinds = tuple(map(type, constants))
+    return _Recent(way, names, len(values), pick(tensors), others, constants, kinds, alike)
 
 
 def _signature(values: Sequence[Any], named: Iterable[str]) -> Any:
@@ -247,51 +171,3 @@ def _signature(values: Sequence[Any], named: Iterable[str]) -> Any:
         else:
             return None
     return tuple(parts)
-
-
-def _like(result: Tensor, values: Sequence[Any]) -> int:
-    """Return an argument with the shape, strides, dtype and device of a result, or -1."""
-
-    def kind(tensor: Tensor) -> tuple[Any, ...]:
-        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-
-    return next(
-        (n for n, v in enumerate(values) if isinstance(v, Tensor) and kind(v) == kind(result)), -1
-    )
-
-
-def _way_of(gathered: Gathered, values: Sequence[Any], result: Any) -> _Way | None:
-    """The way of a call, given the kernels that it ran; None where it is more than one kernel."""
-    if len(gathered.runs) != 1:
-        return None
-    (run,) = gathered.runs
-    sources = {id(to): source for source, to in gathered.conversions}
-    arguments, converted, copied, new = [], [], [], []
-    for place, one in enumerate(run.operands):
-        if not isinstance(one, Tensor):
-            continue
-        source = sources.get(id(one), one)
-        number = next((n for n, value in enumerate(values) if value is source), None)
-        if number is not None:
-            arguments.append((place, number))
-            if source is not one:
-                converted.append((place, one.dtype))
-            if prepared(one).data_ptr() != one.data_ptr():
-                copied.append(place)
-        elif any(sources.get(id(part), part) is one for part in result):
-            new.append(_New(place, one.shape, one.dtype, one.device, _like(one, values)))
-        else:  # something else was computed of the arguments
-            return None
-    results: list[tuple[int, torch.dtype | None]] = []
-    for part in result:
-        operand = sources.get(id(part), part)
-        place = next((n for n, one in enumerate(run.operands) if one is operand), -1)
-        results.append((place, None if operand is part else part.dtype))
-    places = {place for place, _ in results}
-    # What a kernel writes to a copy is in no argument.
-    if -1 in places or places & {*copied, *(place for place, _ in converted)}:
-        return None
-    numbers = tuple(None if isinstance(one, Tensor) else one for one in run.operands)
-    changed = tuple(number for place, number in arguments if place in places)
-    taken = tuple(arguments), tuple(converted), tuple(copied), tuple(new)
-    return _Way(run.key, numbers, *taken, tuple(results), changed)

@@ -9,12 +9,15 @@ from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm_scan._files import check_room
 from tvm_scan.torch.kernels.devices import Device, target_of
 from tvm_scan.torch.kernels.linking import link
 from tvm_scan.torch.kernels.spec import KernelSpec
+
+if TYPE_CHECKING:
+    from tvm_scan.schedules.choose.plan_of import Records
 
 __all__ = [
     "SERIAL",
@@ -56,11 +59,20 @@ def build_kernel(spec: KernelSpec, plan: str, device: Device) -> Any:
     return build_for_gpu(scheduled, target, spec.sizes)
 
 
-def serial_plan(spec: KernelSpec, sizes: tuple[int, ...], device: Device) -> str:
+def serial_plan(
+    spec: KernelSpec, sizes: tuple[int, ...], device: Device, records: Records | None
+) -> str:
     """Return the plan of a loop that is no scan, with what it decides for some sizes."""
+    from tvm_scan.schedules.analysis import analyse
+    from tvm_scan.schedules.choose.plan_of import recorded_plan
+
+    target, recorded = target_of(device), None
+    if spec.measured_as is not None:
+        (loop,) = analyse(loop_at(spec.measured_as, sizes)).accepted
+        recorded = recorded_plan(loop, target, records)
     schedules = import_module(f"tvm_scan.schedules.{spec.decided_by}")
     by_name = dict(zip(spec.sizes, sizes, strict=True))
-    options = schedules.decide(dict(spec.options), by_name, target_of(device))
+    options = schedules.decide(dict(spec.options), by_name, target, recorded)
     return " ".join((SERIAL, *(f"{name}={value}" for name, value in options.items())))
 
 

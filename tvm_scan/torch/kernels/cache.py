@@ -269,7 +269,7 @@ def _plan_text(spec: KernelSpec, bits: tuple[int, ...], device: Device = CPU) ->
         if path is not None:
             return path.read_text(encoding="utf-8", errors="replace")
     text = (
-        serial_plan(spec, least_sizes(bits), device)
+        serial_plan(spec, least_sizes(bits), device, user_records())
         if spec.no_scan
         else _plan_of_scan(spec, bits, device)
     )

@@ -91,9 +91,10 @@ def loops_of(function: Callable[..., Any], *arguments: Any) -> dict[str, tirx.Pr
         function(*arguments)
     by_name = {}
     for spec, sizes in asked:
-        if not spec.no_scan:
-            name = f"{spec.text()} {'x'.join(map(str, sizes))}"
-            by_name[name] = without_numbers(loop_at(spec, sizes))
+        searched = spec.measured_as if spec.no_scan else spec
+        if searched is not None:
+            name = f"{searched.text()} {'x'.join(map(str, sizes))}"
+            by_name[name] = without_numbers(loop_at(searched, sizes))
     return by_name
 
 

@@ -26,7 +26,10 @@ class KernelSpec:
         Whether the loop is known to be none, so that there is nothing to plan but what it decides.
     decided_by : str
         Of such a loop, the module of ``tvm_scan.schedules`` whose ``decide`` returns the options
-        that are left open, for sizes and a target; none without it.
+        that are left open, for sizes, a target and a plan from records; none without it.
+    measured_as : KernelSpec, optional
+        Of such a loop, the kernel over the same sizes whose loop is searched in its place: what is
+        recorded of that one decides here.
     """
 
     factory: str
@@ -35,11 +38,13 @@ class KernelSpec:
     or_serial: bool = False
     no_scan: bool = False
     decided_by: str = ""
+    measured_as: KernelSpec | None = None
 
     def __post_init__(self) -> None:
         # Asked at every call.
         parts = (self.factory, self.options, self.sizes, self.or_serial)
-        object.__setattr__(self, "_hash", hash((*parts, self.no_scan, self.decided_by)))
+        parts = (*parts, self.no_scan, self.decided_by, self.measured_as)
+        object.__setattr__(self, "_hash", hash(parts))
 
     def __hash__(self) -> int:
         # Set past the dataclass, which is frozen, and of which it is no field.

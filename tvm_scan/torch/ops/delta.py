@@ -9,6 +9,7 @@ the adjoint are made of torch's operators everywhere.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -151,26 +152,36 @@ def _sizes(tensors: DeltaTensors) -> tuple[int, int, int]:
     return tensors.h0.shape[0], tensors.q.shape[2], tensors.q.shape[1]
 
 
-def _spec(factory: str, tensors: DeltaTensors, decided_by: str = "", **options: Any) -> KernelSpec:
+def _spec(factory: str, tensors: DeltaTensors, **options: Any) -> KernelSpec:
     every = {"dtype": dtype_name(tensors.v.dtype), **tensors.options(), **options}
-    options_of_loop = tuple(sorted(every.items()))
-    return KernelSpec(factory, options_of_loop, _SIZES, no_scan=True, decided_by=decided_by)
+    return KernelSpec.of(factory, _SIZES, **every)
 
 
 def _walk(
     tensors: DeltaTensors, scale: float | None, reads: str, *results: Tensor, keep: bool = False
 ) -> None:
     """Run the kernel; without an array for the states after time, `h0` will have them."""
-    options = {"packed": tensors.offsets is not None, "in_place": len(results) == 1, "keep": keep}
-    spec = _spec("delta_walk", tensors, "delta.walk", reads=reads, **options)
+    packed = tensors.offsets is not None
+    options = {"packed": packed, "single": not packed and tensors.v.shape[1] == 1}
+    options |= {"in_place": len(results) == 1, "keep": keep}
+    spec = replace(
+        _spec("delta_walk", tensors, reads=reads, **options),
+        no_scan=True,
+        decided_by="delta.walk_plan",
+        measured_as=_plain_spec(tensors),
+    )
     run_kernel(
         spec, _sizes(tensors), *_operands(tensors, *_numbers(tensors, scale, reads)), *results
     )
 
 
+def _plain_spec(tensors: DeltaTensors) -> KernelSpec:
+    """Name the loop over tokens, of which what is read is computed before."""
+    return replace(_spec("delta_rule", tensors), or_serial=True)
+
+
 def _plain(tensors: DeltaTensors, last: Tensor, y: Tensor) -> None:
-    every = {"dtype": dtype_name(y.dtype), **tensors.options()}
-    spec = KernelSpec("delta_rule", tuple(sorted(every.items())), _SIZES, or_serial=True)
+    spec = _plain_spec(tensors)
     if tensors.g is not None:
         tensors = tensors._replace(g=tensors.g.exp())
     run_kernel(spec, _sizes(tensors), *_operands(tensors), last, y)
@@ -238,7 +249,11 @@ def delta_scan_backward(
         grads[name] = aligned_empty((h0.shape[0], *tensor.shape), v.dtype, v.device)
     g_h0 = aligned_empty(h0.shape, v.dtype, v.device)
     packed = tensors.offsets is not None
-    spec = _spec("delta_adjoint", tensors, "delta.adjoint", packed=packed, reads=reads)
+    spec = replace(
+        _spec("delta_adjoint", tensors, packed=packed, reads=reads),
+        no_scan=True,
+        decided_by="delta.adjoint",
+    )
     operands = _operands(tensors, *_numbers(tensors, scale, reads))
     run_kernel(spec, _sizes(tensors), *operands, kept, g_y, g_last, *grads.values(), g_h0)
     if packed:

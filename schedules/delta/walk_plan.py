@@ -1,0 +1,97 @@
+"""Decisions of the walk of torch's functions, which `tvm_scan.loops.delta_forward` writes.
+
+They are those of ``cpu_plan`` but for what that loop has no choice of, so that a record of the
+plain loop holds for it, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from itertools import product
+from typing import Any
+
+from tvm.target import Target
+
+from tvm_scan.schedules.delta.cpu_plan import DeltaWalk
+from tvm_scan.schedules.delta.walk import (
+    STEPS,
+    WAKES,
+    WalkShape,
+    column_counts,
+    shape_of,
+    vectors_of,
+    walk_cost,
+)
+from tvm_scan.schedules.machine.cpu_cost import CpuCost
+from tvm_scan.schedules.machine.machine import Machine
+from tvm_scan.schedules.plan import ScanPlan
+
+__all__ = ["WalkPlan", "decide"]
+
+
+@dataclass(frozen=True)
+class WalkPlan:
+    """The decisions.
+
+    Attributes
+    ----------
+    columns : int
+        Most columns of a task.
+    strip : int
+        Columns whose sums are in registers.
+    vector : int
+        Cells of a vector.
+    threads : bool
+        Whether tasks go to other threads, which have to be woken.
+    """
+
+    columns: int
+    strip: int
+    vector: int
+    threads: bool
+
+    @staticmethod
+    def space(shape: WalkShape, machine: Machine) -> list[WalkPlan]:
+        """Return the plans of a machine for a shape."""
+        vector, strip = vectors_of(machine, shape.cell)
+        threads = [False] + [True] * (machine.cores > 1)
+        columns = column_counts(shape.values)
+        return [WalkPlan(n, strip, vector, is_on) for n, is_on in product(columns, threads)]
+
+    def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
+        """Predict what the walk takes on torch's threads."""
+        joins = WAKES * self.threads
+        return walk_cost(shape, machine, self.columns, STEPS, joins)
+
+
+def decide(
+    options: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    target: Target,
+    recorded: ScanPlan | None,
+) -> Mapping[str, Any]:
+    """Return the options of `tvm_scan.loops.delta_walk` that its caller leaves open.
+
+    Parameters
+    ----------
+    options : mapping
+        Those that the caller gives.
+    sizes : mapping of str to int
+        ``batch``, ``heads`` (of the keys) and ``length``.
+    target : tvm.target.Target
+        A CPU.
+    recorded : ScanPlan or None
+        What was measured for the plain loop of these sizes.
+
+    Returns
+    -------
+    mapping
+        The decisions of the recorded plan, if it is a walk that does not cut time; else of the plan
+        that is predicted to be the fastest.
+    """
+    if isinstance(recorded, DeltaWalk) and not recorded.chunks:
+        return {field.name: getattr(recorded, field.name) for field in fields(WalkPlan)}
+    machine, shape = Machine.of(target), shape_of(options, sizes)
+    plans = WalkPlan.space(shape, machine)
+    return asdict(min(plans, key=lambda plan: plan.cost(shape, machine).seconds))
