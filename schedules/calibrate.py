@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,9 @@ def measured(seconds: float = 0.3) -> CpuChip:
     wake = max(1e-8, _least(_loop(pooled), seconds) - start)
     near = _copied(known.nearest // 4, 1, 2, seconds)
     private = _copied(known.private // 3, 1, 2, seconds)
-    shared = [_copied(known.shared // 3 // n, n, 3, seconds) for n in (1, cores)]
+    # Amid the private caches and the shared one, of which other machines' share is not known.
+    between = sqrt(known.private * cores * known.shared)
+    shared = [_copied(int(between / 2 / n), n, 3, seconds) for n in (1, cores)]
     memory = [_copied(4 * known.shared // n, n, 3, seconds) for n in (1, cores)]
     return replace(
         known,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log2
 
+from tvm_scan.schedules.common.ir import RUN
 from tvm_scan.schedules.cpu.cost.parts import (
     FORWARD,
     LOOP,
     TERMS,
+    ahead_of,
     contested_cycles,
     fetched_again,
-    instructions_of,
     jump_cycles,
     latency_of,
     memory_of,
@@ -94,7 +95,6 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a task: ``size`` lanes over all steps."""
     overhead = 10.0 + 2.0 * size
     chain = latency_of(step.chain, chip)
-    instructions = instructions_of(step)
     if size == 1 or not plan.vectorize or not step.in_vectors:
         if step.state:
             chain /= max(1, sum(part.cells for part in step.parts))
@@ -102,8 +102,12 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
         if short is not None and size == 1:
             return short
         issued = size * step_cycles(step, chip)
-        ahead = 1.0 + chip.window / max(1.0, step.length * size * instructions)
-        each = max(issued + LOOP / chip.issue, chain / ahead)
+        # Lanes take turns in runs of steps, of which the scheduler holds a few; the next block
+        # begins while the last steps of this one wait.
+        ahead = size - 1 + ahead_of(step, chip, step.length)
+        if size > 1:
+            ahead = min(ahead, ahead_of(step, chip, RUN if step.length >= RUN else 1))
+        each = max(issued + LOOP / chip.issue, size * chain / ahead)
         return overhead + step.length * (each + jump_cycles(step, chip, size))
     chain = latency_of(step.chain, chip, not plan.library_math)
     if plan.transpose and size % 16 == 0:

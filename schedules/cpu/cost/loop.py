@@ -7,6 +7,7 @@ from math import log
 from tvm_scan.schedules.cpu.cost.parts import (
     FORWARD,
     LOOP,
+    ahead_of,
     fetched_again,
     instructions_of,
     latency_of,
@@ -44,15 +45,13 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     if short is not None:
         return CpuWork(step.rows * short, 1.0, 0.0, **memory)
     chain = latency_of(step.chain, chip) + (FORWARD if step.guarded else 0.0)
-    instructions = instructions_of(step)
     loops = 0.0 if step.length <= _UNROLLED else LOOP
     issued = step_cycles(step, chip) + loops / chip.issue
     if step.state:
         cells = sum(part.cells for part in step.parts)
         chain = chain / max(1, cells)
     # The rows after this one begin while it waits, as far as the processor looks ahead.
-    ahead = 1.0 + chip.window / max(1.0, step.length * (instructions + loops))
-    ahead = min(ahead, float(step.rows))
+    ahead = min(ahead_of(step, chip, step.length), float(step.rows))
     each = max(issued, chain / ahead)
     surprises = 0.0
     if step.extremum:

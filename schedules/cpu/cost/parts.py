@@ -11,6 +11,7 @@ __all__ = [
     "FORWARD",
     "LOOP",
     "TERMS",
+    "ahead_of",
     "contested_cycles",
     "fetched_again",
     "instructions_of",
@@ -55,6 +56,7 @@ def latency_of(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
     return (
         path.sums * chip.sum_latency
         + path.products * chip.product_latency
+        + path.extremes * chip.extremum_latency
         + path.simple
         + path.calls * (TERMS * chip.product_latency if polynomials else chip.call)
         + path.quotients * 3 * chip.quotient
@@ -135,6 +137,16 @@ def instructions_of(step: Step) -> float:
     """Scalar instructions of a step beside its calls."""
     accesses = sum(a.issued for a in moving(step))
     return step.body.operations + accesses + 2 * step.body.choices
+
+
+def ahead_of(step: Step, chip: CpuChip, steps: float) -> float:
+    """Return how many runs of so many steps, each a chain, are under way at a time.
+
+    The operations of a run and the stores of its results wait in the scheduler for one another;
+    loads do not, which have what they need.
+    """
+    stores = sum(a.issued for a in moving(step) if a.store)
+    return 1.0 + chip.window / max(1.0, steps * (step.body.operations + stores))
 
 
 def short_row(step: Step, chip: CpuChip) -> float | None:
