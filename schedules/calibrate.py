@@ -1,8 +1,8 @@
 """Measuring this machine: small loops and copies, some seconds in all.
 
-What is measured are the clock, the chains of sums and products, the call, the pool's wake and the
-rates of the caches and of memory, of one core and of all. What a count cannot separate (issue
-widths, the window) stays as estimated.
+What is measured are the clock, the chains of sums, products and maxima, how many chains are under
+way, the call, the pool's wake and the rates of the caches and of memory, of one core and of all.
+What a count cannot separate (issue widths) stays as estimated.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm
+from tvm.script import tirx as T
 from tvm.target import Target
 
 from tvm_scan._files import write_file
 from tvm_scan.errors import ScanError
 from tvm_scan.library import cumsum, linear_recurrence
+from tvm_scan.schedules.common.ir import RUN
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import (
     machine_constants,
@@ -40,6 +43,9 @@ _STEPS = 2048
 _BATCH = 5
 #: Cycles of a step that multiplies and adds integers, on every common processor.
 _INTEGER_STEP = 4.0
+#: Lanes and steps of interleaved chains, of which arrays are in the private cache.
+_LANES, _RUNS = 8, 1024
+_TURNS = ScanPlan.of("cpu", "lanes", lane_block=_LANES)
 
 
 def calibrate(seconds: float = 0.3) -> Path:
@@ -87,17 +93,29 @@ def measured(seconds: float = 0.3) -> CpuChip:
         return max(1e-11, (_least(_loop(func, dtype), seconds) - start) / _STEPS)
 
     cycle = step(linear_recurrence(1, _STEPS, "int32", gate="time"), "int32") / _INTEGER_STEP
+    summed = step(cumsum(1, _STEPS)) / cycle
+    product = step(linear_recurrence(1, _STEPS)) / cycle
+    # A step that sums and takes a maximum, less the sum.
+    clipped = step(_clipped()) / cycle
+    # Chains that take turns in runs of steps: more are under way the more of them wait. What a
+    # product and its store take then says how many wait.
+    turns = schedule_nests(linear_recurrence(_LANES, _RUNS), _target(), _TURNS)
+    taken = (_least(_loop(turns), seconds) - start) / (_LANES * _RUNS) / cycle
     pooled = schedule_nests(cumsum(2, 1), _target(), ScanPlan.of("cpu", "lanes"))
     wake = max(1e-8, _least(_loop(pooled), seconds) - start)
     near = _copied(known.nearest // 4, 1, 2, seconds)
     private = _copied(known.private // 3, 1, 2, seconds)
-    shared = [_copied(known.shared // 3 // n, n, 3, seconds) for n in (1, cores)]
+    # Amid the private caches and the shared one, of which other machines' share is not known.
+    between = sqrt(known.private * cores * known.shared)
+    shared = [_copied(int(between / 2 / n), n, 3, seconds) for n in (1, cores)]
     memory = [_copied(4 * known.shared // n, n, 3, seconds) for n in (1, cores)]
     return replace(
         known,
         cycle=cycle,
-        sum_latency=step(cumsum(1, _STEPS)) / cycle,
-        product_latency=step(linear_recurrence(1, _STEPS)) / cycle,
+        sum_latency=summed,
+        product_latency=product,
+        extremum_latency=max(1.0, clipped - summed),
+        window=2.0 * RUN * max(0.5, product / max(0.1, taken) - 1.0),
         start=start,
         wake=wake,
         near_rate=near,
@@ -108,6 +126,22 @@ def measured(seconds: float = 0.3) -> CpuChip:
         memory_rates=memory[1],
         cores=cores,
     )
+
+
+def _clipped() -> Any:
+    """A sum that is held above a number at every step."""
+
+    @T.prim_func(s_tir=True)
+    def clipped(
+        X: T.Buffer((1, _STEPS), "float32"),
+        Y: T.Buffer((1, _STEPS), "float32"),
+    ) -> None:
+        for i, t in T.grid(1, _STEPS):
+            Y[i, t] = T.max(
+                T.if_then_else(t > 0, Y[i, t - 1], T.float32(0)) + X[i, t], T.float32(0)
+            )
+
+    return clipped
 
 
 def _target() -> Target:

@@ -14,6 +14,7 @@ from tvm.tirx import ForKind, IterVar
 from tvm_scan import tir
 
 __all__ = [
+    "RUN",
     "Kernel",
     "as_dtype",
     "at_least_one",
@@ -74,7 +75,7 @@ def _in_runs(name: str, extent: Any, body: Callable[[Var], Any]) -> Any:
 
 
 #: Steps of one chain before those of the next one: a line of float32.
-_RUN = 16
+RUN = 16
 #: Of those, written out one after another: TVM's own passes are slow on long bodies.
 _UNROLL = 4
 
@@ -102,7 +103,7 @@ def interleaved_chains(
     step : callable
         ``step(chain, i)`` is the statement of one step of one chain.
     """
-    run = int_const(_RUN if chains > 1 else 1, extent)
+    run = int_const(RUN if chains > 1 else 1, extent)
     runs = tir.simplify(extent // run)
     done = tir.simplify(runs * run)
     rest = tir.simplify(extent - done)
@@ -117,7 +118,7 @@ def interleaved_chains(
                 first = n * run + m * few
                 return loop("i", few, lambda i: step(chain, first + i), ForKind.UNROLLED)
 
-            return loop("m", int_const(_RUN // _UNROLL, extent), part)
+            return loop("m", int_const(RUN // _UNROLL, extent), part)
 
         return across(steps)
 

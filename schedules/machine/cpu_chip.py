@@ -17,6 +17,8 @@ class CpuChip:
         Seconds of a cycle.
     sum_latency, product_latency : float
         Cycles from operand to result of a float's sum, and of a product with or without a sum.
+    extremum_latency : float
+        The same of a float's maximum or minimum: 4 on Intel's processors, 1 on AMD's.
     issue : float
         Instructions per cycle of scalar code.
     vector_issue, shuffle_issue : float
@@ -24,7 +26,8 @@ class CpuChip:
     call : float
         Cycles of an exponential of the C library.
     window : float
-        Instructions that are looked ahead of the oldest one that waits.
+        Operations and stores that wait in a scheduler behind the oldest one: what comes after them
+        does not begin. It is smaller than the window of instructions in order.
     vector_bytes : int
         Of a vector.
     nearest, private, shared : int
@@ -49,11 +52,12 @@ class CpuChip:
     cycle: float = 0.25e-9
     sum_latency: float = 2.0
     product_latency: float = 4.0
+    extremum_latency: float = 4.0
     issue: float = 4.5
     vector_issue: float = 1.7
     shuffle_issue: float = 1.15
     call: float = 36.0
-    window: float = 400.0
+    window: float = 100.0
     vector_bytes: int = 16
     nearest: int = 48 << 10
     private: int = 2 << 20

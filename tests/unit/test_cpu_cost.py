@@ -236,6 +236,8 @@ def test_this_machine_is_measured():
     assert parse_constants(json.dumps({"constants": asdict(chip)}), "mine") == chip
     assert 0.1e-9 < chip.cycle < 5e-9
     assert chip.product_latency > 1
+    assert 1 <= chip.extremum_latency < 20
+    assert 8 <= chip.window < 1000
 
 
 def test_a_target_has_constants_whatever_it_is():

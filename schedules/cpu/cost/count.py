@@ -82,12 +82,14 @@ class Path:
 
     Attributes
     ----------
-    sums, products, simple, calls, quotients : int
-        Float sums; products, with a sum or without; operations of one cycle; calls; divisions.
+    sums, products, extremes, simple, calls, quotients : int
+        Float sums; products, with a sum or without; float maxima and minima; operations of one
+        cycle; calls; divisions.
     """
 
     sums: int = 0
     products: int = 0
+    extremes: int = 0
     simple: int = 0
     calls: float = 0
     quotients: int = 0
@@ -100,9 +102,8 @@ class Path:
     @property
     def weight(self) -> float:
         """Estimate of its cycles, to find the longest."""
-        return (
-            3 * self.sums + 4 * self.products + self.simple + 20 * self.calls + 12 * self.quotients
-        )
+        waits = 3 * self.sums + 4 * self.products + 4 * self.extremes + self.simple
+        return waits + 20 * self.calls + 12 * self.quotients
 
 
 def _has_half(cast: Any) -> bool:
@@ -242,7 +243,11 @@ def chain_of(node: Any, starts: Any) -> Path:
                 return None
             return inner.plus(calls=_CALLS[name]) if name in _CALLS else inner.plus(simple=1)
         if isinstance(e, tirx.Select):
-            inner = longest([e.condition, e.true_value, e.false_value])
+            values = [e.true_value, e.false_value]
+            if _is_extremum(e) and is_float(tir.dtype_of(e)):
+                inner = longest(values)
+                return None if inner is None else inner.plus(extremes=1)
+            inner = longest([e.condition, *values])
             return None if inner is None else inner.plus(simple=1)
         if isinstance(e, tirx.Cast | tirx.Not | tirx.BitwiseNot):
             inner = longest([e.value if isinstance(e, tirx.Cast) else e.a])
@@ -261,7 +266,7 @@ def chain_of(node: Any, starts: Any) -> Path:
         if isinstance(e, _QUOTIENTS):
             return inner.plus(quotients=1)
         if isinstance(e, tirx.Max | tirx.Min) and floats:
-            return inner.plus(simple=4)
+            return inner.plus(extremes=1)
         return inner.plus(simple=1)
 
     def added(e: Any) -> Path | None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log2
+from math import ceil, gcd, log2
 
+from tvm_scan.schedules.common.ir import RUN
 from tvm_scan.schedules.cpu.cost.parts import (
     FORWARD,
     LOOP,
     TERMS,
+    ahead_of,
     contested_cycles,
     fetched_again,
-    instructions_of,
     jump_cycles,
     latency_of,
     memory_of,
@@ -38,6 +39,8 @@ _APART = 0.65
 _FOLLOWED = 16
 #: Lanes of one vector operation, as the builder makes them.
 _STRIP = 32
+#: Bytes of a way of the nearest cache, whose sets are found before the page of an address is.
+_PAGE = 4096
 
 
 def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
@@ -73,7 +76,26 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         lost = memory["moved"] * _unfollowed(step, width)
         memory["scattered"] = lost
         memory["moved"] -= lost
-    return replace(total, **with_more(memory, fetched_again(step, chip, width)))
+    again = fetched_again(step, chip, width)
+    if plan.vectorize and not plan.transpose:
+        again += _evicted(step, chip, width)
+    return replace(total, **with_more(memory, again))
+
+
+def _evicted(step: Step, chip: CpuChip, width: int) -> float:
+    """Bytes of lines that rows of a block take from one another before they are used up.
+
+    Rows a multiple of a page apart meet in one set of the nearest cache. Arrays are counted as if
+    they began at the same place of a page, as large ones do.
+    """
+    rows = [a for a in moving(step) if a.along_time in (1, -1) and a.along_lane not in (0, 1, None)]
+    lines = 0
+    for a in rows:
+        sets = _PAGE // gcd(abs(a.along_lane or 0) * a.size, _PAGE)
+        lines += ceil(width / sets)
+    if lines <= chip.nearest // _PAGE or step.loads + step.stores <= chip.nearest:
+        return 0.0
+    return float(step.rows * step.length * sum(a.times * (64 - a.size) for a in rows))
 
 
 def _unfollowed(step: Step, width: int) -> float:
@@ -94,7 +116,6 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a task: ``size`` lanes over all steps."""
     overhead = 10.0 + 2.0 * size
     chain = latency_of(step.chain, chip)
-    instructions = instructions_of(step)
     if size == 1 or not plan.vectorize or not step.in_vectors:
         if step.state:
             chain /= max(1, sum(part.cells for part in step.parts))
@@ -102,14 +123,20 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
         if short is not None and size == 1:
             return short
         issued = size * step_cycles(step, chip)
-        ahead = 1.0 + chip.window / max(1.0, step.length * size * instructions)
-        each = max(issued + LOOP / chip.issue, chain / ahead)
+        # Lanes take turns in runs of steps, of which the scheduler holds a few; the next block
+        # begins while the last steps of this one wait.
+        ahead = size - 1 + ahead_of(step, chip, step.length)
+        if size > 1:
+            ahead = min(ahead, ahead_of(step, chip, RUN if step.length >= RUN else 1))
+        each = max(issued + LOOP / chip.issue, size * chain / ahead)
         return overhead + step.length * (each + jump_cycles(step, chip, size))
     chain = latency_of(step.chain, chip, not plan.library_math)
     if plan.transpose and size % 16 == 0:
         whole, rest = divmod(step.length, 16)
         cycles = 16 * whole * max(_tiles(plan, step, chip, size), chain)
         return overhead + cycles + rest * max(_across(plan, step, chip, size), chain)
+    # The next block begins while the last steps of this one wait.
+    chain /= ahead_of(step, chip, step.length, size)
     if size > _STRIP:
         chain += FORWARD
     each = max(_across(plan, step, chip, size), chain)

@@ -11,6 +11,7 @@ __all__ = [
     "FORWARD",
     "LOOP",
     "TERMS",
+    "ahead_of",
     "contested_cycles",
     "fetched_again",
     "instructions_of",
@@ -55,6 +56,7 @@ def latency_of(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
     return (
         path.sums * chip.sum_latency
         + path.products * chip.product_latency
+        + path.extremes * chip.extremum_latency
         + path.simple
         + path.calls * (TERMS * chip.product_latency if polynomials else chip.call)
         + path.quotients * 3 * chip.quotient
@@ -76,10 +78,11 @@ def step_cycles(step: Step, chip: CpuChip) -> float:
 def vector_cycles(counts: Counts, lanes: float, chip: CpuChip, ldexp: bool, library: bool) -> float:
     """Cycles of the same on so many lanes of vectors."""
     each = lanes / chip.vector_bytes
-    calls = counts.calls * (_POLYNOMIAL + (0.0 if ldexp else _UNSCALED)) * 4 * each
+    # A vector that is not full takes as long as one that is.
+    calls = counts.calls * (_POLYNOMIAL + (0.0 if ldexp else _UNSCALED)) * max(1.0, 4 * each)
     if library:
         calls = 0.0
-    issued = (counts.bytes * each + calls) / chip.vector_issue
+    issued = (max(counts.operations, counts.bytes * each) + calls) / chip.vector_issue
     called = counts.calls * lanes * (_CALL_SHARE * chip.call + 2) if library else 0.0
     # A division of a vector is as many narrow ones, two at a time.
     return issued + called + counts.quotients * lanes * chip.quotient / 4
@@ -137,13 +140,28 @@ def instructions_of(step: Step) -> float:
     return step.body.operations + accesses + 2 * step.body.choices
 
 
+def ahead_of(step: Step, chip: CpuChip, steps: float, lanes: float = 1.0) -> float:
+    """Return how many runs of so many steps, each a chain, are under way at a time.
+
+    The operations of a run and the stores of its results wait in the scheduler for one another;
+    loads do not, which have what they need. Of so many lanes they are vectors.
+    """
+    operations = max(step.body.operations, step.body.bytes * lanes / chip.vector_bytes)
+    stores = 0.0
+    for a in moving(step):
+        if a.store:
+            stores += a.issued * (vectors_of(lanes, a.size, chip) if a.along_lane == 1 else lanes)
+    return 1.0 + chip.window / max(1.0, steps * (operations + stores))
+
+
 def short_row(step: Step, chip: CpuChip) -> float | None:
     """Cycles of a row of few steps, which LLVM takes in vectors of rows; None where it does not."""
     neighbours = all(a.along_lane in (0, 1) for a in step.accesses)
     longest = _NEIGHBOURING if neighbours else _INTERLEAVED
     if step.length > longest or step.body.calls or step.state or step.rows < 8:
         return None
-    cycles = vector_cycles(step.body, 1.0, chip, True, False)
+    many = float(chip.vector_bytes)
+    cycles = vector_cycles(step.body, many, chip, True, False) / many
     accesses = sum(a.size for a in moving(step)) * _ACCESS / min(chip.vector_bytes, _WIDEST)
     return step.length * (cycles + accesses)
 

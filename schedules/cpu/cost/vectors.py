@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import log2
 
 from tvm_scan.schedules.cpu.cost.parts import (
-    instructions_of,
     latency_of,
     moving,
     short_row,
@@ -45,12 +44,11 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     short = short_row(step, chip) if not full and length == step.length else None
     if short is not None:
         return short
-    instructions = instructions_of(step)
     single = step_cycles(step, chip)
     busy = full * block + rest * single + 8.0
     waits = full * max(block, chain) + rest * max(single, latency_of(step.chain, chip)) + 8.0
     # The next row begins while this one waits, as far as the processor looks ahead.
-    inside = full * (issued + shuffles) + rest * instructions + 20.0
+    inside = full * (issued + shuffles) + rest * step.body.operations + 20.0
     return max(busy, waits / (1.0 + chip.window / inside))
 
 
