@@ -18,8 +18,6 @@ from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules.delta.rule import as_delta
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["Analysis", "Finding", "analyse", "finding_at", "first_loop"]
-
 #: What a loop nest is.
 Finding = Recurrence | DeltaRule | Refusal
 

@@ -17,15 +17,6 @@ from tvm_scan.errors import ScanError
 from tvm_scan.extraction import root_nests
 from tvm_scan.schedules.common.result import Built
 
-__all__ = [
-    "blocks_in",
-    "ensure_blocks",
-    "nest_of",
-    "root_sref",
-    "silent",
-    "splice",
-]
-
 
 @contextmanager
 def silent(sch: Schedule) -> Iterator[None]:

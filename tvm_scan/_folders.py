@@ -14,8 +14,6 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["find_folders"]
-
 _HERE = Path(__file__).resolve().parent
 _FOLDERS = {"tvm_scan.schedules": "schedules", "tvm_scan.meta": "meta"}
 

@@ -6,8 +6,6 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["licence_text", "shipped_manifests", "shipped_text"]
-
 _LOG = logging.getLogger("tvm_scan")
 
 

@@ -18,8 +18,6 @@ from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.recurrence import Refusal
 
-__all__ = ["as_func", "as_module", "as_recurrence", "as_target"]
-
 #: What every GPU of a kind has: TVM's targets of CUDA say nothing of it, and those of WebGPU more.
 _LIMITS: dict[str, dict[str, int]] = {
     "cuda": {"max_threads_per_block": 1024, "max_shared_memory_per_block": 48 << 10},

@@ -13,8 +13,6 @@ from tvm.tirx import PrimFunc, Stmt
 from tvm_scan import tir
 from tvm_scan.recurrence import Axis, Group, Recurrence
 
-__all__ = ["DeltaRule", "Read", "Term", "TimeLoop", "Written"]
-
 
 @dataclass(frozen=True, eq=False)
 class Read:

@@ -25,8 +25,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["LEAST", "Chain", "Link", "parameters_of", "reads_of"]
-
 #: What is added to the sum of squares that a row is divided by the root of.
 LEAST = 1e-6
 

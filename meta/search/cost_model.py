@@ -19,8 +19,6 @@ from tvm.s_tir import meta_schedule as ms
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.search.features import CandidateRows
 
-__all__ = ["StockModel", "TimeModel", "rank_correlation"]
-
 #: Shallow trees that see a third of the features at a node each: there are a dozen rows at first.
 _PARAMETERS = {"max_depth": 3, "eta": 0.1, "colsample_bynode": 0.3, "nthread": 1, "verbosity": 0}
 _ROUNDS = 100

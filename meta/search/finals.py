@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from tvm_scan.meta.search.result import Trial
 
-__all__ = ["PASSES", "ROUNDS", "contenders"]
-
 #: Turns that each contender gets, and how often the field may change.
 ROUNDS, PASSES = 3, 8
 #: How far behind the first one a contender may be, and how many there are.

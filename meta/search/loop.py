@@ -41,8 +41,6 @@ from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["FunctionSearch"]
-
 _LOG = logging.getLogger("tvm_scan")
 #: Candidates that are built together: a builder starts its processes anew for every batch.
 _BATCH = 8

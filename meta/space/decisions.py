@@ -20,8 +20,6 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.registry import schedules_of
 
-__all__ = ["branches", "enumerate_plans", "fits", "size"]
-
 
 def branches(target: Target, recurrence: TimeLoop) -> list[Branch]:
     """The space of plans of a recurrence on a target.

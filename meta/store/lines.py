@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Row", "parse_lines", "read_manifest", "record_fault", "workload_fault"]
-
 #: A record is some kilobytes; a line beyond this is none.
 _LONGEST = 64 << 20
 #: Seconds beyond which a number is no time: TVM marks what failed with less.

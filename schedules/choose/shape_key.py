@@ -15,8 +15,6 @@ import tvm_ffi
 
 from tvm_scan.delta_rule import TimeLoop
 
-__all__ = ["shape_key"]
-
 #: Bump where the text of a key changes, so that old keys find nothing.
 _VERSION = 1
 #: Constants of indices up to this size are offsets; larger ones come from an extent.

@@ -13,8 +13,6 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 
-__all__ = ["branches", "choices_as_selects", "unconditional_loads"]
-
 #: Operations that a choice may guard against: a divisor of zero.
 _GUARDED = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 

@@ -15,19 +15,6 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import local
 
-__all__ = [
-    "Pool",
-    "Values",
-    "exp",
-    "exp2",
-    "exp2_in_range",
-    "log",
-    "log1p",
-    "log1p_unit",
-    "sigmoid",
-    "tanh",
-]
-
 _F32 = "float32"
 _LOG2E = 1.4426950408889634
 _LN2_HIGH = 0.693359375  # 9 bits: n * _LN2_HIGH is exact for the n that occur

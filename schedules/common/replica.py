@@ -24,8 +24,6 @@ from tvm_scan.recurrence import Axis, Carry, Group, Recurrence
 from tvm_scan.schedules.common.elements import Elements, store_all
 from tvm_scan.schedules.common.ir import each, like_register
 
-__all__ = ["Replica"]
-
 _UNROLL_LIMIT = 64
 
 

@@ -12,8 +12,6 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 
-__all__ = ["contiguous_axis", "time_is_outside"]
-
 
 def contiguous_axis(recurrence: Recurrence) -> str | None:
     """``time`` or ``lane``: which one moves the last index of most accesses by one.

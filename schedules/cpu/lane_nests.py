@@ -18,6 +18,7 @@ from tvm_scan.schedules.common.branches import branches, choices_as_selects
 from tvm_scan.schedules.common.invariants import hold_invariants
 from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, interleaved_chains, loop, when
 from tvm_scan.schedules.common.lanes import clear, decode_lanes, guard_of, lane_count
+from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_stack
@@ -26,9 +27,7 @@ from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores, w
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.strip_sums import StripSums
 from tvm_scan.schedules.cpu.time_vector import TimeVector
-from tvm_scan.schedules.cpu.vector_math import Pool, hoist_first_iteration, with_vector_math
-
-__all__ = ["build_lanes"]
+from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
 
 #: Lanes of one vector operation; TVM splits it into what the machine has.
 _VECTOR = 32

@@ -34,8 +34,6 @@ from tvm_scan.schedules.cpu.line_stores import line_store
 from tvm_scan.schedules.cpu.step_parts import step_parts
 from tvm_scan.schedules.cpu.transpose import Square
 
-__all__ = ["LaneTiles"]
-
 
 class LaneTiles:
     """The tiles of a block of lanes.

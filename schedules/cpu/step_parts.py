@@ -18,8 +18,6 @@ from tvm_scan.schedules.common.ir import local
 from tvm_scan.schedules.cpu.cost.count import count
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration
 
-__all__ = ["StepParts", "step_parts"]
-
 
 @dataclass(frozen=True, eq=False)
 class StepParts:

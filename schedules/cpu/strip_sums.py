@@ -12,8 +12,6 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import local
 
-__all__ = ["StripSums"]
-
 
 class StripSums:
     """Registers of one vector of lanes, for what a loop adds to again and again.

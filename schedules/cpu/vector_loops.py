@@ -17,11 +17,10 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import Kernel
 from tvm_scan.schedules.common.lanes import clear
+from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.stack import on_stack
-from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
+from tvm_scan.schedules.cpu.vector_math import with_vector_math
 from tvm_scan.schedules.machine.machine import Machine
-
-__all__ = ["with_vector_loops"]
 
 
 def with_vector_loops(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:

@@ -28,8 +28,6 @@ from tvm_scan.schedules.common.polynomials import (
 )
 from tvm_scan.schedules.common.signs import never_positive
 
-__all__ = ["Pool", "has_transcendentals", "hoist_first_iteration", "with_vector_math"]
-
 _REPLACED = {
     "tirx.exp": exp,
     "tirx.exp2": exp2,

@@ -14,16 +14,6 @@ from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import local
 
-__all__ = [
-    "Vector",
-    "all_on_vectors",
-    "blend",
-    "names",
-    "on_vectors",
-    "shift",
-    "takes_time_vectors",
-]
-
 #: Operations, with those that are repeated, from which on what is repeated has a name.
 _LONG = 400
 

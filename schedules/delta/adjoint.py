@@ -16,8 +16,6 @@ from tvm_scan.schedules.delta.walk import PREPARED, STEPS, WAKES, WalkShape, sha
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = ["AdjointPlan", "decide"]
-
 #: Vector operations for a vector of a state and one step: of any rule, and of each term of it.
 _SHARED, _OF_TERM = 5.0, 3.0
 #: Instructions that add up the cells of a vector, of several at once.

@@ -21,16 +21,15 @@ from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.common.ir import Kernel, int_const, local, loop
 from tvm_scan.schedules.common.lanes import clear
+from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_stack
-from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
+from tvm_scan.schedules.cpu.vector_math import with_vector_math
 from tvm_scan.schedules.delta.chunk import Chunk
 from tvm_scan.schedules.delta.few_steps import FewSteps
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.delta.cpu_plan import DeltaWalk
-
-__all__ = ["build_delta", "pairs_of"]
 
 
 def build_delta(rule: DeltaRule, plan: DeltaWalk) -> Built:

@@ -25,7 +25,6 @@ from tvm_scan.schedules.delta.time_cut import TimeCut
 if TYPE_CHECKING:
     from tvm_scan.schedules.delta.cpu_plan import DeltaWalk
 
-__all__ = ["build_carries"]
 
 #: Vectors of sums in registers: as many as hide the latency of a product, and leave room.
 _SUMS = 8

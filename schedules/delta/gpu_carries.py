@@ -19,8 +19,6 @@ from tvm_scan.schedules.delta.memory_map import assign_task
 from tvm_scan.schedules.delta.time_cut import TimeCut
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 
-__all__ = ["build_carries"]
-
 
 def build_carries(rule: DeltaRule, cut: TimeCut, threads: int) -> Any:
     """Return the grid, which leaves the state before each segment, and that after time.

@@ -23,8 +23,6 @@ from tvm_scan.schedules.delta.tensor_tiles import (
 )
 from tvm_scan.schedules.machine.gpu_chip import BARRIER, MEMORY, Work
 
-__all__ = ["Way", "blocks_work", "cut_work"]
-
 #: Instructions of a multiply-add of two cells of shared memory: two loads, and the index.
 _TERM = 4.0
 #: Accesses of a warp to shared memory for it, and cycles until one answers.

@@ -39,8 +39,6 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Chunks, Picture, Serial
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["DeltaBlocks"]
-
 #: Steps of a chunk, the most first; threads of a block, those of a default first.
 _STEPS, _THREADS = (16, 8, 4), (128, 64, 256)
 #: Those of a default on tensor cores.

@@ -31,8 +31,6 @@ from tvm_scan.schedules.delta.tensor_tiles import (
 )
 from tvm_scan.schedules.machine.tensor_cores import FRAGMENT, multiply, split
 
-__all__ = ["TensorProducts"]
-
 #: Tiles whose sums a warp has at once.
 _AT_ONCE = 4
 #: Cells of a lane in a tile of sums.

@@ -22,21 +22,6 @@ from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.delta.gpu_block import COLUMNS
 
-__all__ = [
-    "ACROSS",
-    "MOST_IN_LINE",
-    "OCTET",
-    "TENSOR_STEPS",
-    "Octet",
-    "Tiles",
-    "is_gated",
-    "is_uniform",
-    "octets_of",
-    "pairs_of",
-    "products_in_line",
-    "tensor_shared_bytes",
-]
-
 #: Steps, or rows, of a tile; columns of a warp.
 OCTET, ACROSS = 8, 16
 #: Steps of a chunk, the most first.

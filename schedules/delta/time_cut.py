@@ -36,15 +36,6 @@ from tvm_scan.schedules.common.sizes import known_extent
 if TYPE_CHECKING:
     from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = [
-    "TimeCut",
-    "arrays_of",
-    "check_chunks",
-    "chunk_counts",
-    "describe_chunks",
-    "why_uncut",
-    "why_wasteful",
-]
 
 #: Most chunks of time, and steps of one at least.
 _MOST_CHUNKS, _LEAST_CHUNK = 1024, 64

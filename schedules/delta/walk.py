@@ -21,18 +21,6 @@ from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = [
-    "WalkPlan",
-    "WalkShape",
-    "column_counts",
-    "cut_cost",
-    "decide",
-    "shape_of",
-    "shape_of_rule",
-    "vectors_of",
-    "walk_cost",
-]
-
 #: Steps at once, those of `tvm_scan.loops.delta_chunk`. With more, what they read of each other
 #: takes more than is saved: chunks of 16 as products of matrices took 1.27 times as long (512 steps
 #: of 32 x 128 x 128 on an Emerald Rapids).

@@ -20,8 +20,6 @@ from tvm_scan.schedules.gpu.trees import Trees
 from tvm_scan.schedules.machine.gpu_chip import LEVEL, MEMORY, GpuChip, Work
 from tvm_scan.schedules.picture import Picture
 
-__all__ = ["SerialTiles"]
-
 
 @dataclass(frozen=True)
 class SerialTiles(Trees):

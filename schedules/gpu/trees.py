@@ -31,8 +31,6 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Tree
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["Trees", "leaves_chip_empty", "slots_of", "trees_worth"]
-
 #: Words of two elements that a thread, which has 255 registers, holds beside everything else.
 _ELEMENT_WORDS = 160
 #: Words of an element up to which blocks of more than 128 threads have registers enough.

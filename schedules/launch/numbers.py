@@ -15,8 +15,6 @@ from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.text import as_text
 
-__all__ = ["Number", "ceil_divided", "evaluate", "number_of", "operation"]
-
 #: int, str or a list of an operator and numbers; JSON holds it as it is.
 Number = Any
 

@@ -22,8 +22,6 @@ from tvm_scan.schedules.launch.numbers import Number, ceil_divided, number_of, o
 from tvm_scan.schedules.machine.device import Device, device_of
 from tvm_scan.text import as_text
 
-__all__ = ["Array", "Kernel", "Names", "Program", "Step", "emit"]
-
 #: TVM's calling convention of a kernel.
 _LAUNCHED = 2
 #: Of the pipeline: they leave the host a packed function, which nobody here calls. Those of storage

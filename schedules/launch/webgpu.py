@@ -13,8 +13,6 @@ import numpy as np
 
 from tvm_scan.schedules.launch.program import Kernel
 
-__all__ = ["WebGpu", "driver", "why_unavailable"]
-
 _HALF = "shader-f16"
 
 

@@ -21,17 +21,6 @@ from tvm.target.codegen import target_has_features
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.device import device_of
 
-__all__ = [
-    "cache_sizes",
-    "chip_of",
-    "host_kind",
-    "machine_constants",
-    "parse_constants",
-    "processor_name",
-    "user_file",
-    "with_features",
-]
-
 _LOG = logging.getLogger("tvm_scan")
 #: Bytes of a shared cache that a machine may count on: others use it, too.
 _LARGEST_SHARE = 64 << 20

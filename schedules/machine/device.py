@@ -15,8 +15,6 @@ from tvm.target import Target
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.common.wrapping import Overflow
 
-__all__ = ["DEVICES", "Device", "compute_capability", "device_of"]
-
 
 @dataclass(frozen=True)
 class Device:

@@ -12,8 +12,6 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.machine.narrow import first_wide
 from tvm_scan.schedules.machine.terms import missing_functions
 
-__all__ = ["check_device"]
-
 
 class _Plan(Protocol):
     def require(self, holds: bool, expected: str, found: str, fix: str) -> None: ...

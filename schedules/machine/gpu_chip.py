@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["H200", "GpuChip", "Work", "gpu_chip_of"]
-
 #: Cycles until memory answers, a level of shuffles or of a tree, a barrier, an exponential.
 MEMORY, LEVEL, BARRIER, EXP = 700.0, 35.0, 40.0, 60.0
 #: Seconds of a launch after another one.

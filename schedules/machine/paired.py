@@ -13,8 +13,6 @@ from tvm.script import tirx as T
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import int_const, local
 
-__all__ = ["Key", "Pair", "keys_of"]
-
 _F32 = "float32"
 _ASM = """
 __forceinline__ __device__ void scan_{name}2(float* out, {parameters}) {{

@@ -25,8 +25,6 @@ from tvm_scan import tir
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.machine.paired import Pair, keys_of
 
-__all__ = ["in_pairs", "step"]
-
 _STEP = "tvm_scan.step"
 #: Statements of a step beyond which its text is left as it is.
 _MOST = 1024

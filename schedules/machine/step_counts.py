@@ -17,16 +17,6 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import known_extent
 
-__all__ = [
-    "CALL",
-    "StepCost",
-    "array_bytes",
-    "instructions_of",
-    "moving_loads",
-    "specials_of",
-    "step_cost",
-]
-
 _SPECIALS = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow", "sqrt", "rsqrt")
 #: Instructions that nvcc makes of a call, and of a division, without fast math.
 _CALLS = {

@@ -33,8 +33,6 @@ from tvm import tirx
 from tvm.ir import Var
 from tvm.script import tirx as T
 
-__all__ = ["FRAGMENT", "multiply", "split"]
-
 #: Floats of a fragment of A, or of sums: the four big ones, then the four small ones.
 FRAGMENT = 8
 

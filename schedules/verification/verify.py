@@ -31,8 +31,6 @@ from tvm_scan.schedules.verification.bounds import Promise, errors, promise, tak
 from tvm_scan.schedules.verification.inputs import CASES, NON_FINITE, Case, cases
 from tvm_scan.schedules.verification.runs import Arrays, Run, runnable, with_tensors
 
-__all__ = ["Comparison", "check_verified", "telling_plan", "verify"]
-
 #: Plans that keep the loop's order, with carries of float32.
 _ORDERED_CPU: ScanPlan = CpuLanes()
 _ORDERED_GPU: ScanPlan = GpuLanes(threads_per_block=32)

@@ -11,17 +11,6 @@ from tvm.ir import Var
 
 from tvm_scan.algebra.narrow import in_own_dtype
 
-__all__ = [
-    "KEEP",
-    "Algebra",
-    "Element",
-    "Forgetting",
-    "NotInFamily",
-    "Plain",
-    "System",
-    "classify",
-]
-
 #: The fix where no rewrite is known.
 KEEP = "no rewrite is known that is in a family; keep the loop, whose lanes run in parallel"
 

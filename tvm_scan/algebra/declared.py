@@ -13,8 +13,6 @@ from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.literal import zero
 from tvm_scan.text import as_text
 
-__all__ = ["Declared"]
-
 
 @dataclass(frozen=True, eq=False)
 class Declared(Algebra):

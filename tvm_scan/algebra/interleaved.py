@@ -12,8 +12,6 @@ from tvm_scan import tir
 from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System, classify
 from tvm_scan.algebra.literal import zero
 
-__all__ = ["Interleaved"]
-
 _COUNT = "int32"
 
 

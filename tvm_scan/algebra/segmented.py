@@ -15,8 +15,6 @@ from tvm_scan.algebra.choices import decided, free_conditions, opposite
 from tvm_scan.algebra.literal import is_float, zero
 from tvm_scan.text import as_text
 
-__all__ = ["LateSegmented", "Segmented"]
-
 
 @dataclass(frozen=True, eq=False)
 class Segmented(Algebra):

@@ -23,8 +23,6 @@ from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.verification.bounds import promise
 from tvm_scan.schedules.verification.inputs import STEPS
 
-__all__ = ["Content", "Given", "of_function", "rounding"]
-
 
 @dataclass(frozen=True)
 class Given:

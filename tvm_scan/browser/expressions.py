@@ -22,8 +22,6 @@ from tvm_scan.errors import ScanError
 from tvm_scan.schedules.launch.program import Names
 from tvm_scan.text import as_text
 
-__all__ = ["Expressions", "Identifiers"]
-
 _ARITHMETIC = {tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*"}
 _COMPARISONS = {
     tirx.EQ: "==",  # a condition may be a number, too

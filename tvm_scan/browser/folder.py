@@ -15,8 +15,6 @@ from tvm_scan._files import check_folder, write_file
 from tvm_scan.browser.content import Content, Given
 from tvm_scan.browser.loops import module_of
 
-__all__ = ["FORMAT", "manifest_of", "write_folder"]
-
 #: Of the manifest.
 FORMAT = 1
 MANIFEST, LOOPS, CONSTANTS, KERNELS = "manifest.json", "loops.js", "constants.bin", "kernels"

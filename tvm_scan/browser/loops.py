@@ -16,8 +16,6 @@ from tvm_scan.schedules.launch.numbers import number_of
 from tvm_scan.schedules.launch.program import Array
 from tvm_scan.text import as_text
 
-__all__ = ["Loop", "loop_of", "module_of"]
-
 #: Classes of arrays; those of floats are the caller's.
 _ARRAYS = {
     "int32": "Int32Array",

@@ -23,8 +23,6 @@ from tvm_scan.schedules.launch.numbers import number_of
 from tvm_scan.schedules.launch.program import Array, Names, Step, emit
 from tvm_scan.schedules.verification.inputs import STEPS
 
-__all__ = ["of_model"]
-
 _ENTRY = "main"
 #: A path through nested tuples to a tensor.
 _Value = str | list[Any]

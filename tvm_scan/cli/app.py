@@ -14,8 +14,6 @@ from typer.core import TyperGroup
 
 from tvm_scan.cli.support.failure import BAD_INPUT, REFUSED, CommandError
 
-__all__ = ["COMMANDS", "MODULES", "app", "run"]
-
 #: The commands by their group in the help. Each is the ``command`` of the module of its name, which
 #: is imported when it is asked for.
 _GROUPS = {

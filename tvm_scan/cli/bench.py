@@ -15,8 +15,6 @@ from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.cli.support.options import Json
 from tvm_scan.cli.support.terminal import print_json
 
-__all__ = ["SETTINGS", "command"]
-
 #: What follows the name belongs to the script.
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 _FOLDER = Path(__file__).resolve().parents[2] / "bench"

@@ -15,8 +15,6 @@ from tvm_scan.cli.support.terminal import print_json, print_table
 if TYPE_CHECKING:
     from tvm_scan.cli.support.sides import Row
 
-__all__ = ["command"]
-
 
 def command(
     what: What,

@@ -12,8 +12,6 @@ from tvm_scan.cli.support.options import Json, Name, Plan, Shape, Target
 from tvm_scan.cli.support.paths import check_database, check_file, check_folder
 from tvm_scan.cli.support.terminal import print_json, visible
 
-__all__ = ["command", "compile_file"]
-
 
 def command(
     model: Annotated[

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tvm_scan.proof import Certificate
     from tvm_scan.schedules.choose.default import Decision
 
-__all__ = ["command"]
 
 #: Other candidates that are printed beside the default.
 _OTHERS = 3

@@ -11,8 +11,6 @@ from tvm_scan.cli.support.options import Json, Name, Plan, Target
 from tvm_scan.cli.support.paths import check_file, check_folder
 from tvm_scan.cli.support.terminal import print_json, print_table
 
-__all__ = ["command"]
-
 
 def command(
     file: Annotated[Path, typer.Argument(help="Python file with a primfunc")],

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tvm_scan.delta_rule import TimeLoop
     from tvm_scan.schedules.verification.verify import Comparison
 
-__all__ = ["command"]
-
 
 def command(
     what: Annotated[str, typer.Argument(help="Python file, library:NAME, or a folder of records")],

@@ -30,8 +30,6 @@ from tvm_scan.extraction.statements import stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind, Register
 from tvm_scan.text import as_text
 
-__all__ = ["classify_accesses"]
-
 _MAX_REGISTERS = 1024
 #: Steps that a read may lie back: elements of order k hold k (k + 1) numbers.
 _MAX_LAG = 4

@@ -21,8 +21,6 @@ from tvm_scan.extraction.statements import (
     stores_in,
 )
 
-__all__ = ["Access", "accesses_of", "is_private", "private_in", "rename", "without_conditions"]
-
 
 @dataclass(eq=False)
 class Access:

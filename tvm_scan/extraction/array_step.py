@@ -36,8 +36,6 @@ from tvm_scan.extraction.step_loops import (
     loop_of,
 )
 
-__all__ = ["ArrayStep", "Known", "Sum", "map_known"]
-
 
 def map_known(node: Any, fn: Callable[[TensorLoad], Any]) -> Any:
     """Map loads as ``tir.map_loads`` does, with an ``fn`` that may raise ``NotUnderstood``."""

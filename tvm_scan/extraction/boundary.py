@@ -21,15 +21,6 @@ from tvm.sym import Analyzer
 
 from tvm_scan import tir
 
-__all__ = [
-    "Boundary",
-    "decide_time_tests",
-    "joint_initial_values",
-    "lag_initial_values",
-    "split_boundary",
-    "without_time_tests",
-]
-
 
 @dataclass(eq=False)
 class Boundary:

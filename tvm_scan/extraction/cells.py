@@ -11,8 +11,6 @@ from tvm_scan import tir
 from tvm_scan.extraction.layouts import Layouts
 from tvm_scan.extraction.statements import Loop
 
-__all__ = ["Cell", "Cells", "Key"]
-
 Key = tuple[Any, ...]
 
 

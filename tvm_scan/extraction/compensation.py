@@ -25,8 +25,6 @@ from tvm_scan.extraction.symbolic import StepState
 from tvm_scan.extraction.wording import in_own_words
 from tvm_scan.recurrence import Refusal, RefusalKind
 
-__all__ = ["rounded_on_purpose"]
-
 #: Bits of a significand.
 _BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 #: Terms of a sum that is written out; a longer one stands as it is in those around it.

@@ -20,8 +20,6 @@ from tvm_scan.extraction.nest import Nest
 from tvm_scan.extraction.symbolic import StepState
 from tvm_scan.recurrence import Axis, Refusal, RefusalKind
 
-__all__ = ["Draft", "draft_steps", "find_groups", "one_group"]
-
 
 @dataclass(eq=False)
 class Draft:

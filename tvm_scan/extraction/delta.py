@@ -43,8 +43,6 @@ from tvm_scan.extraction.unroll import unrolled_body
 from tvm_scan.extraction.wide_state import widened
 from tvm_scan.recurrence import Axis, Refusal, RefusalKind
 
-__all__ = ["extract_delta"]
-
 
 def extract_delta(func: tirx.PrimFunc, stmt: Any) -> DeltaRule | Refusal:
     """Prove that a nest is a delta rule.

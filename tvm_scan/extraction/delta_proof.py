@@ -20,8 +20,6 @@ from tvm_scan.extraction.matrix_state import MatrixState, MatrixSum
 from tvm_scan.extraction.nest import Nest
 from tvm_scan.extraction.step_loops import NotUnderstood
 
-__all__ = ["StepProof"]
-
 
 class StepProof:
     """The conditions of the theorem of ``extract_delta``; each raises ``NotUnderstood``.

@@ -16,8 +16,6 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.extraction.statements import Condition, Let, Loop, Store
 
-__all__ = ["tidy_indices"]
-
 Ranges = list[tuple[Var, Any]]
 
 

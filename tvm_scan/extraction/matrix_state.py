@@ -15,8 +15,6 @@ from tvm_scan.extraction.statements import Loop
 from tvm_scan.extraction.step_loops import NotUnderstood, loop_of
 from tvm_scan.recurrence import Axis
 
-__all__ = ["MatrixState", "MatrixSum", "matrix_state"]
-
 #: Most rows of a state.
 _LARGEST = 256
 

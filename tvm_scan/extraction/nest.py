@@ -37,8 +37,6 @@ from tvm_scan.extraction.statements import (
 )
 from tvm_scan.recurrence import Refusal, RefusalKind
 
-__all__ = ["Nest", "find_nest", "independent", "is_lane", "lane_path", "linear_in"]
-
 
 @dataclass(eq=False)
 class Nest:

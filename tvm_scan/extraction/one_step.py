@@ -25,8 +25,6 @@ from tvm_scan.extraction.nest import is_lane
 from tvm_scan.extraction.statements import Alloc, Loop, Store, map_expressions, without_allocs
 from tvm_scan.extraction.step_loops import loop_of
 
-__all__ = ["as_one_step"]
-
 
 def as_one_step(stmts: list[Any], external: tir.VarMap) -> list[Any]:
     """A flattened nest with a loop of one step inside of its outermost lanes.

@@ -21,8 +21,6 @@ from tvm_scan.extraction.accesses import accesses_of, rename
 from tvm_scan.extraction.statements import Alloc, Loop, Store, stores_in, without_allocs
 from tvm_scan.extraction.step_loops import addend, loop_of
 
-__all__ = ["with_whole_sums"]
-
 
 def with_whole_sums(stmts: list[Any], external: tir.VarMap) -> list[Any]:
     """Statements of a step without partial sums that only a sum reads.

@@ -36,8 +36,6 @@ from tvm_scan.extraction.statements import (
     without_allocs,
 )
 
-__all__ = ["with_whole_lanes", "with_whole_loops"]
-
 
 def with_whole_loops(stmts: list[Any], reduced: tir.VarMap) -> list[Any]:
     """A flattened nest without split loops, and without conditions on first iterations.

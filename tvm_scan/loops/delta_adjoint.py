@@ -33,8 +33,6 @@ from tvm_scan.loops.delta_rows import RowsAdjoint
 from tvm_scan.loops.delta_walk import KEPT, Walk
 from tvm_scan.loops.writer import Loop
 
-__all__ = ["delta_adjoint"]
-
 #: Most chunks of a stretch: of `STEPS` steps, and the steps that are left, one by one.
 _CHUNKS = KEPT // STEPS + STEPS - 1
 

@@ -28,8 +28,6 @@ from tvm_scan.loops.delta import Matrix, Step
 from tvm_scan.loops.delta_walk import Walk
 from tvm_scan.loops.writer import Cells
 
-__all__ = ["STEPS", "Chunk", "product"]
-
 #: Steps at once. With more, what they read of each other takes more than is saved.
 STEPS = 4
 

@@ -13,8 +13,6 @@ from tvm_scan.loops.delta_chunk import STEPS, Chunk
 from tvm_scan.loops.delta_walk import KEPT, Walk
 from tvm_scan.loops.writer import Cells, Loop
 
-__all__ = ["delta_walk"]
-
 
 def delta_walk(
     batch: Expr,

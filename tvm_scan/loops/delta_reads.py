@@ -13,8 +13,6 @@ from tvm_scan.loops.reads import pulled
 from tvm_scan.loops.writer import Cells, Loop
 from tvm_scan.reads import Chain
 
-__all__ = ["ReadsAdjoint"]
-
 
 class ReadsAdjoint:
     """Turns the gradients of what is read into those of the arrays, in their place.

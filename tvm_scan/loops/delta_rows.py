@@ -15,8 +15,6 @@ from tvm_scan.loops.delta_chunk import STEPS, Chunk, product
 from tvm_scan.loops.delta_walk import Section
 from tvm_scan.loops.writer import Cells
 
-__all__ = ["RowsAdjoint"]
-
 
 class RowsAdjoint:
     """Writes the gradients of the vectors of a chunk and of its gates.

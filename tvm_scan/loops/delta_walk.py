@@ -24,8 +24,6 @@ from tvm_scan.loops.reads import value_of
 from tvm_scan.loops.writer import Cells, Loop, const
 from tvm_scan.reads import LEAST
 
-__all__ = ["KEPT", "Block", "Section", "Walk", "register_sums"]
-
 #: Steps from one state that is kept to the next.
 KEPT = 64
 #: Most cells of a vector.

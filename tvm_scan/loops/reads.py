@@ -11,8 +11,6 @@ from tvm_scan.library.selective_scan_loops import softplus_expr
 from tvm_scan.loops.writer import Cells, const
 from tvm_scan.reads import Chain, Link
 
-__all__ = ["Parameter", "pulled", "value_of"]
-
 #: A parameter by its name, where the cell stands that is read.
 Parameter = Callable[[str], Expr]
 

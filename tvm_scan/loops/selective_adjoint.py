@@ -12,8 +12,6 @@ from tvm_scan.library.selective_scan_loops import silu_expr
 from tvm_scan.loops.selective import Lane, Selective
 from tvm_scan.loops.writer import Cells, Loop, const
 
-__all__ = ["selective_backward_chunk"]
-
 #: Partial sums that a sum over channels keeps.
 _LANES = 16
 

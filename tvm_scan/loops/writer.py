@@ -32,8 +32,6 @@ from tvm.script.ir_builder import tirx as T
 from tvm_scan import tir
 from tvm_scan.annotations import OP_PATTERN, OPAQUE_PATTERN
 
-__all__ = ["ATTRS", "Cells", "Loop", "cast", "const", "unless"]
-
 #: Of every loop: arrays do not overlap, and Relax must not fuse what carries a value through time.
 ATTRS = {"tirx.noalias": True, OP_PATTERN: OPAQUE_PATTERN}
 

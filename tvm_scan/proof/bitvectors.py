@@ -10,8 +10,6 @@ from tvm_scan.algebra.literal import bits_of, is_signed
 from tvm_scan.algebra.ranges import range_of_dtype
 from tvm_scan.proof.logic import Bool, conj
 
-__all__ = ["BitVectors"]
-
 _INDEX = 64
 
 

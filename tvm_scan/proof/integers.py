@@ -12,8 +12,6 @@ from tvm_scan.proof.logic import Bool, pick
 from tvm_scan.proof.residues import remainder
 from tvm_scan.proof.untranslatable import UntranslatableError
 
-__all__ = ["ExactIntegers"]
-
 
 class ExactIntegers:
     """Unbounded arithmetic, in which sums and products are reduced to their range.

@@ -17,8 +17,6 @@ from tvm_scan.relax.calls import global_vars
 from tvm_scan.schedules.analysis import Finding, analyse
 from tvm_scan.schedules.delta.rule import describe_delta
 
-__all__ = ["FindScans", "ScanReport", "called_functions", "reports_of"]
-
 #: Refusals of loops that TVM's own rules handle; they are no news.
 _ORDINARY = (RefusalKind.NO_RECURRENCE, RefusalKind.REDUCTION)
 

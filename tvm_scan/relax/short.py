@@ -17,8 +17,6 @@ from tvm_scan.extraction.threads import is_bound, without_threads
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["keep_for_one_step"]
-
 
 def keep_for_one_step(
     func: tirx.PrimFunc,

@@ -14,8 +14,6 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.schedules.common.sizes import known_extent
 
-__all__ = ["NONE", "Counts", "Path", "chain_of", "count", "sum_of"]
-
 #: Calls that cost about an exponential, and how many of one.
 _CALLS = {
     "exp": 1.0, "exp2": 1.0, "log": 1.0, "log2": 1.0, "log1p": 3.0, "tanh": 2.0, "sigmoid": 1.0,

@@ -29,8 +29,6 @@ from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
-__all__ = ["lanes_work"]
-
 #: Cycles of a cell that is put into a vector, or taken out of it, by itself.
 _APART = 0.65
 #: Rows that a core's prefetcher follows at a time; of two inputs and an output, those of 4 lanes

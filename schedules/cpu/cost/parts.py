@@ -7,26 +7,6 @@ from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
-__all__ = [
-    "FORWARD",
-    "LOOP",
-    "TERMS",
-    "contested_cycles",
-    "fetched_again",
-    "instructions_of",
-    "jump_cycles",
-    "latency_of",
-    "memory_of",
-    "moving",
-    "past_share",
-    "scalar_cycles",
-    "short_row",
-    "step_cycles",
-    "vector_cycles",
-    "vectors_of",
-    "with_more",
-]
-
 #: Operations of a polynomial for an exponential, and of more where no instruction scales.
 _POLYNOMIAL, _UNSCALED = 16.0, 6.0
 #: Products on the longest path of one.

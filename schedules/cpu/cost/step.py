@@ -24,9 +24,6 @@ from tvm_scan.schedules.common.strides import time_is_outside
 from tvm_scan.schedules.cpu.cost.count import Counts, Path, chain_of, count, sum_of
 from tvm_scan.schedules.cpu.vector_math import has_transcendentals, hoist_first_iteration
 
-__all__ = ["Access", "Part", "Step", "step_of"]
-
-
 #: Steps at either end of time that may be others than those between them.
 _ENDS = 4
 

@@ -18,8 +18,6 @@ from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.reversed_rows import REVERSED_BYTES
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
-__all__ = ["block_counts", "vector_reduction", "vector_scan"]
-
 #: Cycles of a cell that a vector of time reads, and writes, where steps lie apart.
 _GATHERED, _SCATTERED = 1.0, 2.8
 #: Cycles of a cell of a vector of time that is read or written backwards, one by one.

@@ -14,8 +14,6 @@ from tvm_scan.schedules.gpu.thread.plans import TreePlan
 from tvm_scan.schedules.machine.gpu_chip import BARRIER, EXP, LEVEL, MEMORY
 from tvm_scan.schedules.machine.step_counts import StepCost, step_cost
 
-__all__ = ["TileCounts", "tile_counts"]
-
 
 @dataclass(frozen=True)
 class TileCounts:

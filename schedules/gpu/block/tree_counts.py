@@ -28,8 +28,6 @@ from tvm_scan.schedules.gpu.warp.formulas import cheaper, watched
 from tvm_scan.schedules.gpu.warp.tree import in_turn, is_ahead, selects
 from tvm_scan.schedules.machine.step_counts import instructions_of, moving_loads
 
-__all__ = ["ThreadCounts", "TreeCounts", "thread_counts"]
-
 #: Of a tile, for its number, bounds and addresses: in a loop over tiles, and in a block of its own.
 _NEXT, _BEGIN = 10.0, 20.0
 #: Of a branch whose threads meet again.

@@ -49,8 +49,6 @@ from tvm_scan.schedules.gpu.thread.ordered_memory import (
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 from tvm_scan.schedules.gpu.thread.position import ThreadPosition, lane_exists, tile_count
 
-__all__ = ["build_single_pass"]
-
 _RESET_THREADS = 256
 _ZERO = int_const(0, "int32")
 

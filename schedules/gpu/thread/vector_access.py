@@ -22,8 +22,6 @@ from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const
 
-__all__ = ["VectorAccess", "has_vectors", "steady_stores", "vector_access"]
-
 _BYTES = 16
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "uint32", "int64", "uint64")
 

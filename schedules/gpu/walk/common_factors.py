@@ -24,8 +24,6 @@ from tvm_scan.schedules.common.invariants import register_of
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
 
-__all__ = ["with_common_factors"]
-
 
 @lru_cache(maxsize=64)
 def with_common_factors(recurrence: Recurrence) -> Recurrence:

@@ -35,8 +35,6 @@ from tvm_scan.schedules.machine.step_counts import (
     specials_of,
 )
 
-__all__ = ["WalkCounts", "walk_counts"]
-
 #: Instructions of ``exp2_in_range``: 4 of the interval, 3 of the reduction, 6 multiply-adds, 2 of
 #: the power of two.
 _POLYNOMIAL = 15.0

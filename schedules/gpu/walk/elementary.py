@@ -29,8 +29,6 @@ from tvm.script import tirx as T
 from tvm_scan import tir
 from tvm_scan.schedules.common.signs import never_positive
 
-__all__ = ["in_few_instructions", "instructions_saved"]
-
 #: ``log1p(t) / t`` in [0, 1]; the first term set to 1, so that it is exact for small ``t``.
 _LOG1P = (
     "1.0f",

@@ -21,8 +21,6 @@ from tvm_scan import tir
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.gpu.warp.shuffles import shuffled
 
-__all__ = ["TOGETHER", "OwnerSums"]
-
 #: Owners whose sums are exchanged together: more write out more steps to save little.
 TOGETHER = 4
 

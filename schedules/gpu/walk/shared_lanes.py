@@ -41,8 +41,6 @@ from tvm_scan.schedules.gpu.walk.registers import WalkRegisters
 from tvm_scan.schedules.gpu.warp.shuffles import shuffled
 from tvm_scan.schedules.machine.pairs import step
 
-__all__ = ["SharedThreads", "Walk", "build_shared_lanes"]
-
 
 def build_shared_lanes(recurrence: Recurrence, plan: WalkPlan) -> Built:
     """``plan.threads_per_lane`` threads per lane; see the module."""

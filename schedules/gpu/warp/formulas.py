@@ -20,8 +20,6 @@ from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.machine.terms import checked
 
-__all__ = ["Formulas", "cheaper", "own", "watched"]
-
 #: What has ``combine`` and ``apply`` for the elements of an algebra.
 Formulas = Callable[[Algebra], Any]
 

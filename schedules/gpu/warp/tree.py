@@ -32,8 +32,6 @@ from tvm_scan.schedules.gpu.thread.block_tree import BlockTree
 from tvm_scan.schedules.gpu.warp.formulas import Formulas, own, watched, with_care
 from tvm_scan.schedules.gpu.warp.shuffles import shuffled
 
-__all__ = ["WarpTree", "in_turn", "is_ahead", "selects"]
-
 #: Parts of an element that are selected, not branched over.
 _SELECTED = 4
 #: Warps whose totals a thread takes one after another.

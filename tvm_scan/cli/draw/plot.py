@@ -8,8 +8,6 @@ from html import escape
 from itertools import chain, repeat
 from math import ceil, floor, log10
 
-__all__ = ["Axis", "Series", "chart"]
-
 _WIDTH, _HEIGHT = 560, 320
 #: Room around the axes for text of twice its size: on a narrow page the drawing is half as large.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 22, 40, 66

@@ -10,8 +10,6 @@ from tvm_scan.cli.draw.page import document, table
 from tvm_scan.cli.draw.plot import Axis, Series, chart
 from tvm_scan.meta.measure.duration import duration
 
-__all__ = ["Function", "Report", "Trial", "render"]
-
 #: For the pictures of trees, whose own colours are those of a light page; the card is behind them.
 _TREE_STYLE = (
     ".page { fill: none; } @media (prefers-color-scheme: dark) { text { fill: #e4e7eb; } "

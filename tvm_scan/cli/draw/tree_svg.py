@@ -16,8 +16,6 @@ from tvm_scan.schedules.picture import (
     VectorScan,
 )
 
-__all__ = ["tree_svg"]
-
 _COLUMN, _ROW, _LEFT, _TOP = 84, 64, 150, 96
 _SHOWN = 8
 _STYLE = """

@@ -12,8 +12,6 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Asked", "asked_of"]
-
 _LIBRARY = Path(__file__).parents[2] / "library"
 #: Builtins whose value follows from their arguments.
 _PURE = frozenset({"abs", "bool", "float", "int", "len", "max", "min", "range"})

@@ -23,8 +23,6 @@ from tvm_scan.errors import ScanError
 from tvm_scan.library import LIBRARY
 from tvm_scan.schedules.analysis import analyse
 
-__all__ = ["write_page"]
-
 
 def write_page(
     what: str,

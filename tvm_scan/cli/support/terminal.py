@@ -9,8 +9,6 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["print_json", "print_table", "print_wrapped", "visible"]
-
 
 def visible(text: Any) -> str:
     """Text from a file or a name, with what would steer a terminal written as its escape.

@@ -12,8 +12,6 @@ from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.shipped import machine_key
 from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = ["functions_of"]
-
 
 def functions_of(entries: list[Entry]) -> list[Function]:
     """The functions of records, each with its trials, by name."""

@@ -36,8 +36,6 @@ from tvm_scan.schedules import ScanPlan, parallelize
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.default import decide
 
-__all__ = ["FuseScans"]
-
 _LOG = logging.getLogger("tvm_scan")
 #: Steps of all lanes up to which fusing into a sequential loop pays for the call it saves; longer
 #: ones are up to 9 % faster behind an elementwise loop of its own, which has vectors.

@@ -16,8 +16,6 @@ from tvm_scan.relax.fuse.parameters import rebuilt
 from tvm_scan.relax.fuse.pointwise import Pointwise
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["with_consumer", "with_producer"]
-
 
 def with_producer(
     scan: tirx.PrimFunc, at: int, outputs: int, producer: Pointwise, shared: Sequence[int | None]

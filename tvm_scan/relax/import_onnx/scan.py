@@ -13,8 +13,6 @@ from tvm_scan.errors import ScanError
 from tvm_scan.relax.calls import call_loop
 from tvm_scan.relax.step.lowered import LoweredStep, lower_step, time_loop
 
-__all__ = ["scan"]
-
 
 def scan(
     importer: Any, inputs: list[relax.Expr | None], attrs: dict[str, Any], opset: int

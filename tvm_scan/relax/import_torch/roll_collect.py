@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["Collected", "RolledLoop", "collected", "forward_reads", "step_read"]
-
 #: Emits a call of an operator into the graph: ``emit(operator, *args)``.
 Emit = Callable[..., Any]
 

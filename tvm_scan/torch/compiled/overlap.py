@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["overlap", "self_overlap"]
-
 
 def overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Return whether the spans of memory of two tensors meet."""

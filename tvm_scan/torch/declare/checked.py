@@ -12,8 +12,6 @@ from torch import Tensor
 
 from tvm_scan.torch.arguments import INTEGERS, check, check_number, check_tensors
 
-__all__ = ["check_of", "checked"]
-
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 

@@ -34,8 +34,6 @@ from tvm_scan.torch.private import (
     transforms_active,
 )
 
-__all__ = ["Operator", "operator", "without_autocast"]
-
 Result = TypeVar("Result")
 
 

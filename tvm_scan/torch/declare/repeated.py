@@ -21,8 +21,6 @@ from tvm_scan.torch.kernels.cache import Gathered, kernel_at, runs_of_kernels
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, launch, prepared
 from tvm_scan.torch.private import is_watched, tensor_check, transforms_active
 
-__all__ = ["repeated"]
-
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 

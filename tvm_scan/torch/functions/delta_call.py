@@ -13,8 +13,6 @@ from tvm_scan.torch.kernels.cache import converted
 from tvm_scan.torch.ops.delta import delta_scan, delta_step
 from tvm_scan.torch.ops.delta_tensors import LEARNED, TIMED, DeltaTensors
 
-__all__ = ["DeltaCall", "is_unpacked"]
-
 
 def is_unpacked(named: Mapping[str, object]) -> bool:
     """Return whether no offsets of packed sequences are passed, whose values have to be checked."""

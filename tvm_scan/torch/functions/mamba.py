@@ -15,8 +15,6 @@ from tvm_scan.torch.ops.selective import selective_scan_grouped
 from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
 from tvm_scan.torch.private import is_mapped
 
-__all__ = ["selective_scan", "with_packed"]
-
 
 @checked
 def selective_scan(

@@ -15,17 +15,6 @@ from tvm_scan.torch.kernels.devices import Device, target_of
 from tvm_scan.torch.kernels.linking import link
 from tvm_scan.torch.kernels.spec import KernelSpec
 
-__all__ = [
-    "SERIAL",
-    "build_for_gpu",
-    "build_kernel",
-    "build_launcher",
-    "exported",
-    "loop_at",
-    "loop_of",
-    "serial_plan",
-]
-
 #: Stands for the plan of a loop that runs as it is; the options that it decides come after it.
 SERIAL = "serial"
 

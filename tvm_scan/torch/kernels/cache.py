@@ -30,7 +30,6 @@ from tvm_scan.torch.kernels.building import (
     build_launcher,
     exported,
     loop_at,
-    loop_of,
     serial_plan,
 )
 from tvm_scan.torch.kernels.devices import CPU, Device
@@ -40,20 +39,6 @@ from tvm_scan.torch.kernels.runtime import load_runtime, prepared
 from tvm_scan.torch.kernels.scratch import QUESTION, shapes_of
 from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.kernels.team import run_on_torchs_threads
-
-__all__ = [
-    "Gathered",
-    "Run",
-    "call_key",
-    "converted",
-    "forget_plans",
-    "kernel_at",
-    "kernels_asked_for",
-    "loop_of",
-    "run_kernel",
-    "runs_of_kernels",
-]
-
 
 _LOG = logging.getLogger("tvm_scan")
 #: Variables that decide how CUDA code is compiled begin so.

@@ -26,8 +26,6 @@ from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import delta_steps
 from tvm_scan.torch.ops.delta_tensors import LEARNED, TIMED, DeltaTensors
 
-__all__ = ["KEPT", "delta_scan", "delta_step"]
-
 #: Steps from one state that is kept to the next: those of the kernels.
 KEPT = 64
 

@@ -18,8 +18,6 @@ from tvm_scan.reads import reads_of
 from tvm_scan.torch.ops.delta_tensors import LEARNED, DeltaTensors
 from tvm_scan.torch.ops.reads import value_of
 
-__all__ = ["STEPS", "Reading", "adjoint", "second", "sequences"]
-
 #: Steps in a chunk.
 STEPS = 32
 Named = dict[str, Tensor]

@@ -28,8 +28,6 @@ from tvm_scan.torch.functions.ssd import ssd, terms
 from tvm_scan.torch.sequence.delta import run_delta
 from tvm_scan.torch.sequence.exchange import Exchange
 
-__all__ = ["CARRIES", "local_name"]
-
 _HALVES = (torch.float16, torch.bfloat16)
 
 

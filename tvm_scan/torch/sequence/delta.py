@@ -16,8 +16,6 @@ from torch import Tensor
 from tvm_scan.torch.arguments import check
 from tvm_scan.torch.sequence.exchange import Exchange
 
-__all__ = ["run_delta"]
-
 #: Arguments with a step of time along the second axis.
 _TIMED = ("q", "r", "k", "v", "g", "w", "beta", "a", "b")
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from tvm_scan.torch.private import core_decompositions, fake_tensor_mode, schema_of
 from tvm_scan.torch.trace.sizes import Kinds, has_names, sized
 
-__all__ = ["graph_module", "is_pointwise", "may_be_serial", "trace", "with_outputs"]
-
 #: Operators that treat every element alike but are not tagged so by torch.
 _ALSO_POINTWISE = (
     "_to_copy.default",

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Kinds", "constant_sizes", "has_names", "named_sizes", "sized"]
-
 #: Shape and dtype of each of some tensors; a size that varies is a name, a number below 0.
 Kinds = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 
