@@ -155,9 +155,9 @@ class Replica:
         buffer, indices = self.carry(index, cell, inner)
         return tirx.BufferLoad(buffer, indices)
 
-    def set_carry(self, index: int, cell: Sequence[Any], value: Any, inner: Any = None) -> Any:
+    def set_carry(self, index: int, cell: Sequence[Any], value: Any) -> Any:
         """Statement that sets a carry cell."""
-        buffer, indices = self.carry(index, cell, inner)
+        buffer, indices = self.carry(index, cell)
         return tirx.BufferStore(buffer, value, indices)
 
     def like(self, tag: str) -> Replica:

@@ -7,12 +7,11 @@ keys, block after block, and takes a few steps at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from tvm.target import Target
 
-from tvm_scan.schedules.delta.walk import PREPARED, STEPS, WAKES, WalkShape, shape_of, vectors_of
+from tvm_scan.schedules.delta.walk import PREPARED, STEPS, WAKES, WalkPlan, WalkShape
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
@@ -24,33 +23,13 @@ _ACROSS = 3.0
 _COLUMNS = 128
 
 
-@dataclass(frozen=True)
-class AdjointPlan:
-    """The decisions.
+class AdjointPlan(WalkPlan):
+    """The decisions, those of a walk."""
 
-    Attributes
-    ----------
-    columns : int
-        Most columns of a block.
-    strip : int
-        Columns whose sums are in registers.
-    vector : int
-        Cells of a vector.
-    threads : bool
-        Whether tasks go to other threads, which have to be woken.
-    """
-
-    columns: int
-    strip: int
-    vector: int
-    threads: bool
-
-    @staticmethod
-    def space(shape: WalkShape, machine: Machine) -> list[AdjointPlan]:
-        """Return the plans of a machine for a shape."""
-        vector, strip = vectors_of(machine, shape.cell)
-        threads = [False] + [True] * (machine.cores > 1)
-        return [AdjointPlan(_COLUMNS, strip, vector, is_on) for is_on in threads]
+    @classmethod
+    def space(cls, shape: WalkShape, machine: Machine) -> list[WalkPlan]:
+        """Return the plans of a machine for a shape; all have as many columns."""
+        return cls.with_columns([_COLUMNS], shape, machine)
 
     def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
         """Predict what the way back takes."""
@@ -77,16 +56,6 @@ def decide(
 ) -> Mapping[str, Any]:
     """Return the options of `tvm_scan.loops.delta_adjoint` that its caller leaves open.
 
-    Parameters
-    ----------
-    options, sizes, target
-        As of `tvm_scan.schedules.delta.walk.decide`.
-
-    Returns
-    -------
-    mapping
-        The decisions of the plan that is predicted to be the fastest.
+    The parameters and the result are those of `tvm_scan.schedules.delta.walk.decide`.
     """
-    machine, shape = Machine.of(target), shape_of(options, sizes)
-    plans = AdjointPlan.space(shape, machine)
-    return asdict(min(plans, key=lambda plan: plan.cost(shape, machine).seconds))
+    return AdjointPlan.fastest(options, sizes, target)

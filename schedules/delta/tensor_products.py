@@ -129,12 +129,12 @@ class TensorProducts(DeltaBlock):
         one_apart = int_const(1, "int32")
         return tirx.BufferStore(to, value, [tirx.Ramp(int_const(at, "int32"), one_apart, 2)])
 
-    def _multiply(self, tile: int, octet: Octet, row: Any, parts: Any = 0) -> list[Any]:
+    def _multiply(self, tile: int, octet: Octet, row: Any) -> list[Any]:
         """Add to a tile's sums the product with the vectors of an octet, at 8 rows."""
         cells = [self._load(self.pair, 0), self._load(self.pair, 1)]
         return [
             self._neighbours(self.pair, 0, octet.vectors, octet.first + self.g, row),
-            multiply(self.sums, tile * FRAGMENT, self.parts, parts, cells),
+            multiply(self.sums, tile * FRAGMENT, self.parts, 0, cells),
         ]
 
     def _triangle_tiles(self, run: int | None) -> Any:

@@ -7,7 +7,7 @@ at once. Fewer columns make more tasks, of which each repeats what all columns s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from math import prod
@@ -90,13 +90,28 @@ class WalkPlan:
     vector: int
     threads: bool
 
-    @staticmethod
-    def space(shape: WalkShape, machine: Machine) -> list[WalkPlan]:
+    @classmethod
+    def space(cls, shape: WalkShape, machine: Machine) -> list[WalkPlan]:
         """Return the plans of a machine for a shape."""
+        return cls.with_columns(column_counts(shape.values), shape, machine)
+
+    @classmethod
+    def with_columns(
+        cls, columns: Sequence[int], shape: WalkShape, machine: Machine
+    ) -> list[WalkPlan]:
+        """Return the plans with one of some numbers of columns."""
         vector, strip = vectors_of(machine, shape.cell)
         threads = [False] + [True] * (machine.cores > 1)
-        columns = column_counts(shape.values)
-        return [WalkPlan(n, strip, vector, is_on) for n, is_on in product(columns, threads)]
+        return [cls(n, strip, vector, is_on) for n, is_on in product(columns, threads)]
+
+    @classmethod
+    def fastest(
+        cls, options: Mapping[str, Any], sizes: Mapping[str, int], target: Target
+    ) -> Mapping[str, Any]:
+        """Return the decisions of the plan that is predicted to be the fastest; see `decide`."""
+        machine, shape = Machine.of(target), shape_of(options, sizes)
+        plans = cls.space(shape, machine)
+        return asdict(min(plans, key=lambda plan: plan.cost(shape, machine).seconds))
 
     def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
         """Predict what the walk takes on torch's threads."""
@@ -123,9 +138,7 @@ def decide(
     mapping
         The decisions of the plan that is predicted to be the fastest.
     """
-    machine, shape = Machine.of(target), shape_of(options, sizes)
-    plans = WalkPlan.space(shape, machine)
-    return asdict(min(plans, key=lambda plan: plan.cost(shape, machine).seconds))
+    return WalkPlan.fastest(options, sizes, target)
 
 
 def shape_of(options: Mapping[str, Any], sizes: Mapping[str, int]) -> WalkShape:

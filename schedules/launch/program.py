@@ -97,22 +97,6 @@ class Program:
         """Return it as JSON holds it."""
         return asdict(self)
 
-    @staticmethod
-    def from_data(data: dict[str, Any]) -> Program:
-        """Return what ``as_data`` wrote.
-
-        Parameters
-        ----------
-        data : dict
-            Read from JSON.
-        """
-        kernels = {
-            name: Kernel(**{**kernel, "parameters": tuple(kernel["parameters"])})
-            for name, kernel in data["kernels"].items()
-        }
-        arrays = [Array(**{**a, "shape": tuple(a["shape"])}) for a in data["parameters"]]
-        return Program(tuple(arrays), kernels, tuple(data["steps"]))
-
 
 class Names:
     """Names of variables, no two alike."""

@@ -180,6 +180,27 @@ class Forgetting(Algebra):
         """Carries on which applying ``constant(values)`` gives exactly ``values``."""
 
 
+class Around(Algebra):
+    """A family that is built on another one, ``inner``."""
+
+    inner: Algebra
+
+    @property
+    def innermost(self) -> Algebra:
+        """The innermost family of the inner family."""
+        return self.inner.innermost
+
+    @property
+    def reuses_parts(self) -> bool:
+        """Return whether the inner family reuses the parts of a step."""
+        return self.inner.reuses_parts
+
+    @property
+    def sample_range(self) -> tuple[int, int]:
+        """The sample range of the inner family."""
+        return self.inner.sample_range
+
+
 def _narrowed(system: System) -> System:
     """The system with steps that go through wider integers in their carries' own dtypes."""
     pairs = zip(system.steps, system.dtypes, strict=True)

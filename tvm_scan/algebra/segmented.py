@@ -10,14 +10,14 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System, classify
+from tvm_scan.algebra.base import Algebra, Around, Element, NotInFamily, System, classify
 from tvm_scan.algebra.choices import decided, free_conditions, opposite
 from tvm_scan.algebra.literal import is_float, zero
 from tvm_scan.text import as_text
 
 
 @dataclass(frozen=True, eq=False)
-class Segmented(Algebra):
+class Segmented(Around):
     """``h' = if reset: v else step(h)``.
 
     Theorem. After a reset the carry is known. So an element is either a known carry, or an
@@ -50,21 +50,6 @@ class Segmented(Algebra):
     def dtypes(self) -> tuple[str, ...]:
         """Dtypes of the flag that the carries are known, of the carries, and of the inner parts."""
         return ("int32", *self.carried, *self.inner.dtypes)
-
-    @property
-    def innermost(self) -> Algebra:
-        """The innermost family of the inner family."""
-        return self.inner.innermost
-
-    @property
-    def reuses_parts(self) -> bool:
-        """Return whether the inner family reuses the parts of a step."""
-        return self.inner.reuses_parts
-
-    @property
-    def sample_range(self) -> tuple[int, int]:
-        """The sample range of the inner family."""
-        return self.inner.sample_range
 
     def _split(self, element: Element) -> tuple[Any, Element, Element]:
         k = self.count

@@ -55,7 +55,7 @@ def classify_accesses(nest: Nest, external: tir.VarMap, written: list[Var]) -> L
         if refusal is None and buffer not in layouts:
             refusal = _box_around(buffer, around[0] + around[1], layouts)
         if refusal is None:
-            refusal = _extend(buffer, inside, layouts, timed_ok=True)
+            refusal = _extend(buffer, inside, layouts)
         for accesses, last in zip(around, (False, True), strict=True):
             if refusal is None:
                 refusal = _check_around(buffer, accesses, layouts, last)
@@ -109,9 +109,7 @@ def _box_around(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusa
     return None
 
 
-def _extend(
-    buffer: Var, accesses: list[Access], layouts: Layouts, *, timed_ok: bool
-) -> Refusal | None:
+def _extend(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | None:
     """Widen the box by every access inside time; refuse what does not fit the theorem."""
     box: Box = layouts.boxes[buffer]
     for access in accesses:

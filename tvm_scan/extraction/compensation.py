@@ -58,11 +58,11 @@ def rounded_on_purpose(
             if cancelled is None:
                 cancelled = _first_lost(draft.step, carried)
             if cancelled is not None:
-                return _refusal(draft, cancelled, in_own_words(cancelled, state, writer))
+                return _refusal(draft, in_own_words(cancelled, state, writer))
     return None
 
 
-def _refusal(draft: Draft, expr: Any, shown: str) -> Refusal:
+def _refusal(draft: Draft, shown: str) -> Refusal:
     return Refusal(
         RefusalKind.UNSUPPORTED_STEP,
         draft.origin,

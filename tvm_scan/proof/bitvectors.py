@@ -121,11 +121,6 @@ class BitVectors:
         """Sort of the numbers of a dtype."""
         return z3.BitVecSort(bits_of(dtype))
 
-    @property
-    def index_sort(self) -> Any:
-        """Sort of ``as_index``."""
-        return z3.BitVecSort(_INDEX)
-
     def read(self, value: Any, dtype: str) -> int:
         """A number of a model as Python's."""
         return int(value.as_signed_long() if is_signed(dtype) else value.as_long())

@@ -135,11 +135,6 @@ class ExactIntegers:
         """Sort of the numbers of a dtype."""
         return z3.IntSort()
 
-    @property
-    def index_sort(self) -> Any:
-        """Sort of ``as_index``."""
-        return z3.IntSort()
-
     def read(self, value: Any, dtype: str) -> int:
         """A number of a model as Python's."""
         return int(value.as_long())

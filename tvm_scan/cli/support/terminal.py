@@ -70,7 +70,6 @@ def print_table(
     *,
     title: str | None = None,
     caption: str | None = None,
-    whole: Iterable[str] = (),
     right: Iterable[str] = (),
     plain: bool = False,
 ) -> None:
@@ -84,8 +83,6 @@ def print_table(
         Cells.
     title, caption : str, optional
         Above and below it.
-    whole : iterable of str
-        Columns that are never folded.
     right : iterable of str
         Columns of numbers.
     plain : bool
@@ -99,7 +96,7 @@ def print_table(
     table = Table(box=None, pad_edge=False) if plain else Table(**about)  # type: ignore[arg-type]
     for name in columns:
         side = "right" if name in right else "left"
-        table.add_column(name, overflow="fold", no_wrap=name in whole, justify=side)  # type: ignore[arg-type]
+        table.add_column(name, overflow="fold", justify=side)  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
     Console(markup=False, highlight=False, emoji=False).print(table)

@@ -188,9 +188,8 @@ def _obtain(spec: KernelSpec, bits: tuple[int, ...], device: Device) -> _Built:
     try:
         return _planned(spec, _plan_text(spec, bits, device), device)
     except Exception as error:
-        from tvm_scan.errors import (
-            PlanError,
-        )  # imports TVM, which what is in the cache does without
+        # It imports TVM, which what is in the cache does without.
+        from tvm_scan.errors import PlanError
 
         if not isinstance(error, PlanError):
             raise
