@@ -62,7 +62,7 @@ def reads_of(text: str) -> Mapping[str, Chain]:
     chains = {}
     for part in text.split(";") if text else ():
         name, _, functions = part.partition(":")
-        chains[name.strip()] = tuple(_link(one) for one in functions.split(","))
+        chains[name.strip()] = tuple(_link(link) for link in functions.split(","))
     return chains
 
 

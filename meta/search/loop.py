@@ -184,7 +184,7 @@ class FunctionSearch:
             self._record(candidate, seconds, instead_of=earlier)
         else:
             return
-        plans_of_trials = [one.plans for one in self.result.trials]
+        plans_of_trials = [trial.plans for trial in self.result.trials]
         self.result.trials[plans_of_trials.index(plans)] = trial
 
     def _wrong(self, plans: Any, error: str) -> Trial:

@@ -131,8 +131,8 @@ def all_on_vectors(
     """
     uses, operations = _uses(exprs)
     if operations <= _LONG:
-        one = _vector if width == 1 else on_vectors
-        return [], [one(e, table, width) for e in exprs]
+        write = _vector if width == 1 else on_vectors
+        return [], [write(e, table, width) for e in exprs]
     binds: list[Any] = []
     named: dict[int, Any] = {}
 

@@ -64,11 +64,11 @@ class _Carries:
         #: The first column of each strip, and its columns: whole ones, and powers of two.
         self.strips: list[tuple[Any, int]] = []
         whole, rest = divmod(width, plan.strip)
-        self.whole, self.strip, place = whole, plan.strip, whole * plan.strip
+        self.whole, self.strip, column = whole, plan.strip, whole * plan.strip
         for size in reversed(powers(1, rest) if rest else []):
             if rest & size:
-                self.strips.append((place, size))
-                place += size
+                self.strips.append((column, size))
+                column += size
         self.registers: dict[int, Var] = {}
 
     def nest(self) -> Any:
@@ -114,14 +114,14 @@ class _Carries:
 
     def _pass(self, segment: Any) -> Any:
         """Take the columns past a segment."""
-        strips = [self._strip(segment, place, size) for place, size in self.strips]
+        strips = [self._strip(segment, column, size) for column, size in self.strips]
         size = self.strip
         whole = loop(
             "w", self.whole, lambda w: self._strip(segment, w * size, size), dtype=self.index
         )
         return tir.seq([whole, *strips])
 
-    def _strip(self, segment: Any, place: Any, size: int) -> Any:
+    def _strip(self, segment: Any, column: Any, size: int) -> Any:
         """Take the columns of a strip past a segment, some rows at once."""
         vector = min(self.vector, size)
         most = max(1, _SUMS * vector // size)
@@ -140,7 +140,7 @@ class _Carries:
                     def part(m: Any) -> Any:
                         def lane(u: Any) -> Any:
                             x = m * vector + u
-                            return make(g * together + r, place + x, [r * size + x])
+                            return make(g * together + r, column + x, [r * size + x])
 
                         if vector == 1:
                             return lane(int_const(0, self.index))

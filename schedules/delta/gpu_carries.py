@@ -75,8 +75,8 @@ class _Carries(BlockOfColumns):
         value = tirx.op.if_then_else(self.exists(v), first, zero(self.rule.dtype))
         # Not read back from the block's copy: TVM would put a barrier under the condition.
         at = self._state(int_const(0, self.index), i, v)
-        kept = when(self.exists(v), tirx.BufferStore(self.cut.states, first, at))
-        return tir.seq([tirx.BufferStore(self.state, value, [number]), kept])
+        store = when(self.exists(v), tirx.BufferStore(self.cut.states, first, at))
+        return tir.seq([tirx.BufferStore(self.state, value, [number]), store])
 
     def _pass(self, segment: Any) -> Any:
         """Take the state past a segment; the new one is written once all have read the old one."""

@@ -140,12 +140,12 @@ class DeltaBlocks(ScanPlan):
             f"steps={self.steps}",
             "use steps=8",
         )
-        made = products_in_line(recurrence, self.steps)
+        products = products_in_line(recurrence, self.steps)
         self.require(
-            made <= MOST_IN_LINE,
+            products <= MOST_IN_LINE,
             f"at most {MOST_IN_LINE} products of the steps of a chunk with one another, which "
             f"products={self.products} writes out",
-            f"{made}",
+            f"{products}",
             "use products=fma, or fewer steps",
         )
 
@@ -157,7 +157,7 @@ class DeltaBlocks(ScanPlan):
         # The one between the segments has the states, their maps, and what is stored after time.
         passes = TimeCut.of(recurrence, self.chunks, self.steps).passes
         between = 4 + len(recurrence.finish)
-        return max(between, *(len(arrays_of(one)) for one in passes))
+        return max(between, *(len(arrays_of(rule)) for rule in passes))
 
     def shared_bytes(self, recurrence: DeltaRule) -> int:
         """Bytes of everything of a chunk."""

@@ -62,10 +62,10 @@ class TensorProducts(DeltaBlock):
         def shared(name: str, count: int) -> Var:
             return local(name, [count], self.dtype, "shared")
 
-        def own(name: str, count: int) -> Var:
+        def registers(name: str, count: int) -> Var:
             return local(name, [count], self.dtype)
 
-        self.state = own("matrix", tiles.own * _CELLS)
+        self.state = registers("matrix", tiles.per_group * _CELLS)
         self.table = shared("between", (c + 1) ** 2)
         if self.uniform:
             self.gates = shared("gates", c)
@@ -74,21 +74,24 @@ class TensorProducts(DeltaBlock):
         self.seen_heads = [
             shared(f"seen{n}", tiles.groups * cells) for n, _ in enumerate(rule.reads)
         ]
-        self.outs = [own(f"out{n}", 1) for n, _ in enumerate(rule.reads)]
-        self.sums, self.parts = own("sums", FRAGMENT * _AT_ONCE), own("parts", 2 * FRAGMENT)
-        self.pair, self.pairs = own("pair", 2), own("pairs", 4)
-        self.solved = {n: own(f"solved{n}", c) for n in self.reading}
+        self.outs = [registers(f"out{n}", 1) for n, _ in enumerate(rule.reads)]
+        self.sums, self.parts = (
+            registers("sums", FRAGMENT * _AT_ONCE),
+            registers("parts", 2 * FRAGMENT),
+        )
+        self.pair, self.pairs = registers("pair", 2), registers("pairs", 4)
+        self.solved = {n: registers(f"solved{n}", c) for n in self.reading}
         self.readers_of = octets_of([*self.source, *self.weights], c)
         self.terms_of = octets_of(self.into, c)
 
     # ---- tiles --------------------------------------------------------------------------------
 
     def _each_tile(self, make: Callable[[Any], Any]) -> Any:
-        return loop("tile", self.tiles.own, make, ForKind.UNROLLED, self.index)
+        return loop("tile", self.tiles.per_group, make, ForKind.UNROLLED, self.index)
 
     def _row(self, tile: Any) -> Any:
         """First row of one of the warp's tiles."""
-        return (self.group * self.tiles.own + tile) * OCTET
+        return (self.group * self.tiles.per_group + tile) * OCTET
 
     def _each_cell(self, make: Callable[[Any, Any, Any], Any]) -> Any:
         """``make(row, column, register)`` for all cells of the state that a thread has."""
@@ -161,8 +164,8 @@ class TensorProducts(DeltaBlock):
             row, stmts = k * OCTET, []
             for pair in pairs:
                 stmts += [
-                    self._neighbours(self.pairs, 2 * n, one.vectors, one.first + self.g, row)
-                    for n, one in enumerate(pair)
+                    self._neighbours(self.pairs, 2 * n, octet.vectors, octet.first + self.g, row)
+                    for n, octet in enumerate(pair)
                 ]
                 both = [0, 2, 1, 3] if len(pair) == 2 else [0, None, 1, None]
                 none = zero(self.dtype)
@@ -218,8 +221,8 @@ class TensorProducts(DeltaBlock):
             at = (self.group * self.steps + t) * COLUMNS + self.column + cell // 2 * 8
             return tirx.BufferStore(heads, value, [at])
 
-        kept = [keep(n, octet, cell) for n, octet in enumerate(octets) for cell in range(_CELLS)]
-        return tir.seq([self._clear(len(octets)), self._each_tile(of_tile), *kept])
+        stores = [keep(n, octet, cell) for n, octet in enumerate(octets) for cell in range(_CELLS)]
+        return tir.seq([self._clear(len(octets)), self._each_tile(of_tile), *stores])
 
     def _advance_tiles(self) -> Any:
         """The state after the chunk."""

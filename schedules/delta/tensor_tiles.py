@@ -38,7 +38,7 @@ class Tiles:
     ----------
     warps, groups : int
         Warps of the block, and how many share the rows: two have the same ones.
-    depth, own : int
+    depth, per_group : int
         Rows with their padding, and tiles of 8 of them that a warp has.
     stride : int
         Cells from vector to vector.
@@ -47,7 +47,7 @@ class Tiles:
     warps: int
     groups: int
     depth: int
-    own: int
+    per_group: int
     stride: int
 
     @staticmethod
@@ -55,9 +55,9 @@ class Tiles:
         """Divide rows among the warps of a block."""
         warps = threads // 32
         groups = warps // 2
-        own = -(-rows // (OCTET * groups))
-        depth = own * OCTET * groups
-        return Tiles(warps, groups, depth, own, depth + (0 if depth % 16 else OCTET))
+        per_group = -(-rows // (OCTET * groups))
+        depth = per_group * OCTET * groups
+        return Tiles(warps, groups, depth, per_group, depth + (0 if depth % 16 else OCTET))
 
 
 @dataclass(frozen=True, eq=False)

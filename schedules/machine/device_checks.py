@@ -56,11 +56,11 @@ def _check_dtypes(plan: _Plan, recurrence: TimeLoop, machine: Machine) -> None:
         "compute it in float32, or with smaller extents",
     )
     # Elements lie in memory of threads that exchange; of bool they do so as bool.
-    made = {dtype for _, dtype in element_parts(recurrence)} if plan.combines(1) else set()
+    dtypes = {dtype for _, dtype in element_parts(recurrence)} if plan.combines(1) else set()
     plan.require(
-        made.isdisjoint(lacks - {"bool"}),
+        dtypes.isdisjoint(lacks - {"bool"}),
         f"elements of dtypes that {name} has",
-        ", ".join(sorted(made)),
+        ", ".join(sorted(dtypes)),
         "use algorithm lanes, which makes none",
     )
 

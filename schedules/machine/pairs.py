@@ -61,7 +61,7 @@ def in_pairs(nest: Any, *, has_pairs: bool) -> Any:
 def _side_by_side(seq: tirx.SeqStmt) -> Any:
     """A sequence with its steps in pairs; None if there are none."""
     stmts, at = list(seq.seq), 0
-    made: list[Any] = []
+    stmts_in_pairs: list[Any] = []
     while at < len(stmts):
         both = [stmt for stmt in stmts[at : at + 2] if _is_step(stmt)]
         pair = _paired(both[0].body, both[1].body) if len(both) == 2 else None
@@ -69,8 +69,8 @@ def _side_by_side(seq: tirx.SeqStmt) -> Any:
         if pair is None:
             now = stmts[at - 1]
             pair = _states_in_pairs(now.body) if _is_step(now) else now
-        made.append(pair)
-    return tir.seq(made) if any(map(_is_step, stmts)) else None
+        stmts_in_pairs.append(pair)
+    return tir.seq(stmts_in_pairs) if any(map(_is_step, stmts)) else None
 
 
 def _is_step(stmt: Any) -> bool:

@@ -55,16 +55,16 @@ _MMA = (
 def _made(sums: int, a: str, b: str) -> str:
     """One instruction: sums from ``sums`` on, of the fragments named."""
 
-    def given(kind: str, cells: list[str]) -> str:
+    def operands(kind: str, cells: list[str]) -> str:
         return ", ".join(f'"{kind}"({cell})' for cell in cells)
 
     cells = [f"s[{sums + i}]" for i in range(4)]
     words = [*(f"{a}[{i}]" for i in range(4)), *(f"{b}[{i}]" for i in range(2))]
     return (
         f'  asm volatile("{_MMA}"\n'
-        f"      : {given('=f', cells)}\n"
-        f"      : {given('r', words)},\n"
-        f"        {given('f', cells)});\n"
+        f"      : {operands('=f', cells)}\n"
+        f"      : {operands('r', words)},\n"
+        f"        {operands('f', cells)});\n"
     )
 
 

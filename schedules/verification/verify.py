@@ -170,7 +170,7 @@ def telling_plan(recurrence: TimeLoop, target: Target) -> ScanPlan:
         return plan
     if isinstance(recurrence, _TREE.takes):
         return _TREE
-    others = (one.plan for one in decide(target, recurrence).others)
+    others = (candidate.plan for candidate in decide(target, recurrence).others)
     return next((other for other in others if not other.keeps_loop), plan)
 
 

@@ -57,8 +57,8 @@ class Declared(Algebra):
 
     def _operator(self, left: Element, right: Element) -> Element:
         def value(load: Any) -> Any:
-            for own, part in zip(self.inputs, right, strict=True):
-                if tir.structurally_equal(load, own):
+            for variable, part in zip(self.inputs, right, strict=True):
+                if tir.structurally_equal(load, variable):
                     return part
             return load
 

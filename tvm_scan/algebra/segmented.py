@@ -159,7 +159,9 @@ def _resets(steps: tuple[Any, ...], olds: Sequence[Var], depth: int) -> Iterator
         conditions = conditions[:1]
     decides = [free_conditions([step], olds) for step in steps]
     for condition in conditions:
-        chooses = [any(tir.structurally_equal(condition, c) for c in own) for own in decides]
+        chooses = [
+            any(tir.structurally_equal(condition, c) for c in conditions) for conditions in decides
+        ]
         undecided = (step for step, chosen in zip(steps, chooses, strict=True) if not chosen)
         if not depth and read(undecided):
             continue  # nothing is set there

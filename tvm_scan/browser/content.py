@@ -148,7 +148,9 @@ def of_function(func: tirx.PrimFunc, target: Target, plan: ScanPlan | Chooser | 
         for param, array in zip(func.params, loop.parameters, strict=True)
     ]
     call: Step = {"call": name, "arguments": [array.name for array in loop.parameters]}
-    families = [algebra.name for found in analysis.recurrences for algebra in found.algebras]
+    families = [
+        algebra.name for recurrence in analysis.recurrences for algebra in recurrence.algebras
+    ]
     families += ["delta"] * len(analysis.deltas)
     return Content(
         name,

@@ -101,13 +101,13 @@ class _Writer:
             self._class_of(parameter)
             shape = tuple(number_of(extent, sizes) for extent in tir.shape_of(parameter))
             arrays.append(Array(str(parameter.name), tir.dtype_of(parameter), shape))
-        given = ", ".join(self.names.add(parameter) for parameter in self.func.params)
+        parameters = ", ".join(self.names.add(parameter) for parameter in self.func.params)
         self.sizes = sizes
         body = self._lines(self.func.body)
         keys = ", ".join(
             f"{json.dumps(size)}: {self.names.table[var]}" for var, size in sizes.items()
         )
-        head = [f"{json.dumps(name)}(floats, [{given}], {{ {keys} }}) {{"]
+        head = [f"{json.dumps(name)}(floats, [{parameters}], {{ {keys} }}) {{"]
         bound = [f"let {', '.join(self.expressions.bound)};"] if self.expressions.bound else []
         lines = [*head, *_indented([*self.allocated, *bound, *body]), "}"]
         return Loop(name, tuple(arrays), "\n".join(_indented(lines)))

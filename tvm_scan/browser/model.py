@@ -62,8 +62,8 @@ def of_model(mod: IRModule, target: Target, database: Any, name: str) -> Content
     plain = relax.transform.LegalizeOps()(plain)
     constants: dict[str, np.ndarray] = {}
     kernels, loops = _Graph(scheduled, constants), _Graph(plain, constants)
-    extents = [one.time.extent for report in reports for one in report.recurrences]
-    extents += [one.time.extent for report in reports for one in report.deltas]
+    extents = [recurrence.time.extent for report in reports for recurrence in report.recurrences]
+    extents += [rule.time.extent for report in reports for rule in report.deltas]
     times = [number for extent in extents if (number := tir.as_int(extent)) is not None]
     sizes = dict.fromkeys(kernels.sizes, OTHERS)
     length = next(iter(sizes), None) if len(times) < len(extents) else None
@@ -77,7 +77,12 @@ def of_model(mod: IRModule, target: Target, database: Any, name: str) -> Content
         Given(Array(key, str(value.dtype), value.shape), True, False, constant=value)
         for key, value in constants.items()
     ]
-    families = [a.name for report in reports for one in report.recurrences for a in one.algebras]
+    families = [
+        a.name
+        for report in reports
+        for recurrence in report.recurrences
+        for a in recurrence.algebras
+    ]
     families += ["delta" for report in reports for _ in report.deltas]
     return Content(
         name,
@@ -180,7 +185,7 @@ class _Graph:
 
     def _value(self, value: Any) -> _Value:
         if isinstance(value, relax.Tuple):
-            return [self._value(one) for one in value.fields]
+            return [self._value(field) for field in value.fields]
         if isinstance(value, relax.TupleGetItem):
             return self._value(value.tuple_value)[int(value.index)]
         if isinstance(value, GenericConst):
@@ -238,7 +243,7 @@ class _Graph:
 
 
 def _flat(value: _Value) -> list[str]:
-    return [value] if isinstance(value, str) else [name for one in value for name in _flat(one)]
+    return [value] if isinstance(value, str) else [name for part in value for name in _flat(part)]
 
 
 def _unknown(value: Any) -> ScanError:

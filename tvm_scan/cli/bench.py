@@ -44,8 +44,8 @@ def command(
             print_json(scripts)
         else:
             width = max(map(len, scripts))
-            for one, line in scripts.items():
-                print(f"{one:<{width}}  {line}")
+            for script, line in scripts.items():
+                print(f"{script:<{width}}  {line}")
         return
     if name not in scripts:
         raise CommandError(

@@ -215,8 +215,8 @@ def _beside(step: Any, old: Var) -> list[Any]:
     others: list[Any] = []
 
     def pair(yes: Any, no: Any) -> None:
-        for one, other in ((yes, no), (no, yes)):
-            if isinstance(one, Var) and one.same_as(old):
+        for side, other in ((yes, no), (no, yes)):
+            if isinstance(side, Var) and side.same_as(old):
                 others.append(other)
 
     def on_call(e: Call) -> None:

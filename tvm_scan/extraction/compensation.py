@@ -161,8 +161,8 @@ class _Sums:
         if isinstance(e, tirx.Div):
             by = self._of(e.b)
             number = by.get((), 0.0) if len(by) == 1 else 0.0
-            one: _Sum = {(): 1 / number} if number else self._factor(e.b, True)
-            return self._multiplied(self._of(e.a), one, e)
+            factor: _Sum = {(): 1 / number} if number else self._factor(e.b, True)
+            return self._multiplied(self._of(e.a), factor, e)
         if isinstance(e, tirx.Cast) and is_float(tir.dtype_of(e.value)):
             return self._of(e.value)  # a carry of halves is kept in float32
         return self._factor(e)

@@ -77,15 +77,15 @@ def _is_same_cell(load: Access, store: Access) -> bool:
     if len(load.indices) != len(store.indices) or not store.inner:
         return False
     for mine, other in zip(load.indices, store.indices, strict=True):
-        one, two = loop_of(mine, load.inner), loop_of(other, store.inner)
-        if (one is None) != (two is None):
+        loop, other_loop = loop_of(mine, load.inner), loop_of(other, store.inner)
+        if (loop is None) != (other_loop is None):
             return False
-        if one is None and not tir.structurally_equal(mine, other):
+        if loop is None and not tir.structurally_equal(mine, other):
             return False
         if (
-            one is not None
-            and two is not None
-            and not tir.structurally_equal(one.extent, two.extent)
+            loop is not None
+            and other_loop is not None
+            and not tir.structurally_equal(loop.extent, other_loop.extent)
         ):
             return False
     return True

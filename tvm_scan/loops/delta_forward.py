@@ -10,7 +10,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_scan.loops.delta import Matrix
 from tvm_scan.loops.delta_chunk import STEPS, Chunk
-from tvm_scan.loops.delta_walk import KEPT, Walk
+from tvm_scan.loops.delta_walk import CHECKPOINT, Walk
 from tvm_scan.loops.writer import Cells, Loop
 
 
@@ -30,14 +30,14 @@ def delta_walk(
     """Build ``delta_walk(q, k, v, [w,] [beta | a, b,] .., first, [offsets,] [kept,] [last,] y)``.
 
     With `in_place` the states after time are left in `first`, and no task copies its own; with
-    `keep` those before every `KEPT`-th step but the first are left in `kept`. Without `threads` the
-    calling one does all; a task has at most so many `columns`, and sums of a `strip` of them are in
-    registers. The other options are those of `Walk`.
+    `keep` those before every `CHECKPOINT`-th step but the first are left in `kept`. Without
+    `threads` the calling one does all; a task has at most so many `columns`, and sums of a `strip`
+    of them are in registers. The other options are those of `Walk`.
     """
     with Loop() as loop:
         walk = Walk(loop, batch, heads, length, packed, columns=columns, **options)
         block = walk.block
-        kept = walk.kept() if keep else None
+        checkpoints = walk.checkpoints() if keep else None
         last = None if in_place else walk.states("last")
         y = walk.array("y", walk.values)
         kind = T.parallel if threads else T.serial
@@ -49,12 +49,12 @@ def delta_walk(
             if last is not None:
                 state = walk.part(walk.scratch("state", walk.keys))
                 walk.copy(state, walk.first)
-            with loop.over((walk.steps + (KEPT - 1)) // KEPT, "c") as c:
-                start = c * KEPT
-                here = tirx.min(KEPT, walk.steps - start)
-                if kept is not None:
+            with loop.over((walk.steps + (CHECKPOINT - 1)) // CHECKPOINT, "c") as c:
+                start = c * CHECKPOINT
+                here = tirx.min(CHECKPOINT, walk.steps - start)
+                if checkpoints is not None:
                     with T.If(c > 0), T.Then():
-                        walk.copy(walk.kept_at(kept, c), state)
+                        walk.copy(walk.checkpoint_at(checkpoints, c), state)
                 walk.fill(start, here)
                 with loop.over(here // STEPS, "n") as n:
                     chunk.write(start + n * STEPS, STEPS, state)

@@ -87,8 +87,12 @@ class Cells:
 def _indices(where: Any, axes: int) -> list[Any]:
     """Indices, some of which may be tuples of them; without lanes, those of the only cell."""
 
-    def flat(one: Any) -> list[Any]:
-        return [i for part in one for i in flat(part)] if isinstance(one, (tuple, list)) else [one]
+    def flat(value: Any) -> list[Any]:
+        return (
+            [i for part in value for i in flat(part)]
+            if isinstance(value, (tuple, list))
+            else [value]
+        )
 
     return flat(where) or [0] * axes
 

@@ -90,8 +90,8 @@ def _once_if(cond: Any, stmt: Any) -> Any:
 def _same_parameters(func: tirx.PrimFunc, other: tirx.PrimFunc) -> tir.VarMap:
     """Parameters and symbolic extents of one function as those of another."""
     table = tir.VarMap(zip(func.params, other.params, strict=True))
-    for one, two in zip(func.params, other.params, strict=True):
-        for left, right in zip(tir.shape_of(one), tir.shape_of(two), strict=True):
+    for parameter, counterpart in zip(func.params, other.params, strict=True):
+        for left, right in zip(tir.shape_of(parameter), tir.shape_of(counterpart), strict=True):
             if isinstance(left, Var):
                 table[left] = right
     return table

@@ -266,11 +266,11 @@ def chain_of(node: Any, starts: Any) -> Path:
         """A sum: one product is a part of it, a second one is not."""
         products = [isinstance(side, tirx.Mul) for side in (e.a, e.b)]
         ways = []
-        for side, own, other in ((e.a, *products), (e.b, *reversed(products))):
+        for side, is_product, other_is in ((e.a, *products), (e.b, *reversed(products))):
             way = path(side)
             if way is not None:
-                alone = way.plus(sums=1) if own == other else way.plus(products=1)
-                ways.append(way if own and not other else alone)
+                alone = way.plus(sums=1) if is_product == other_is else way.plus(products=1)
+                ways.append(way if is_product and not other_is else alone)
         return longest_of(ways)
 
     return path(node) or Path()

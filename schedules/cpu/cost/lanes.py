@@ -55,10 +55,10 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         if not blocks:
             continue
         done += blocks * size
-        one, tasks = _block(plan, step, chip, size), outer * blocks
-        work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=one)
+        of_block, tasks = _block(plan, step, chip, size), outer * blocks
+        work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=of_block)
         if tasks > 1:
-            work = CpuWork(tasks * (one + contested_cycles(step, chip)), tasks, 1.0, 0.0)
+            work = CpuWork(tasks * (of_block + contested_cycles(step, chip)), tasks, 1.0, 0.0)
         total = work if total is None else total + work
     assert total is not None
     memory = memory_of(step, chip, past_share(plan, step))

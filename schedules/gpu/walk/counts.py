@@ -147,8 +147,8 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     lanes = plan.threads_per_block / shared
     of_state -= len(wide)
     # A thread alone has its values where it needs them.
-    sent, kept = (sent, sums / together) if shared > 1 else (0.0, 0.0)
-    exchanged = sent + sums * (4 * pairs + 2 * rest) + kept
+    sent, stored_sums = (sent, sums / together) if shared > 1 else (0.0, 0.0)
+    exchanged = sent + sums * (4 * pairs + 2 * rest) + stored_sums
     thread = states_each * (of_state + read) + exchanged + _LOOP
     stored = len(_stores(recurrence)) if split.after else 0
     moved = len(steady) + len(alike) + stored
@@ -176,9 +176,9 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
 
 
 def _paired(
-    split: StateSplit, loops: tuple[Any, ...], reads: list[Any], made: float, poly: float
+    split: StateSplit, loops: tuple[Any, ...], reads: list[Any], ordinary: float, poly: float
 ) -> float:
-    """Instructions of a state that pairs save, of those that are ``made`` beside exponentials.
+    """Instructions of a state that pairs save, of those that are ``ordinary``, beside exponentials.
 
     Of two that wait for nothing one is saved. Where memory holds what the states read along time,
     two steps are a pair, of which the carries wait; else two states are, of which the sums do. See
@@ -187,7 +187,7 @@ def _paired(
     counters = [part.loop_var for part in loops]
     by_states = any(tir.contains_var(load.indices[-1], counters) for load, *_ in reads)
     waiting = len(split.sums) if by_states else len(split.dims)
-    return max(0.0, made - waiting + poly * _PAIRED) / 2
+    return max(0.0, ordinary - waiting + poly * _PAIRED) / 2
 
 
 def _shared_accesses(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> float:

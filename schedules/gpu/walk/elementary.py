@@ -151,8 +151,8 @@ def _of_logistic(sum_: Any) -> Any:
     """``z`` of ``1 + exp(-z)``; None for other expressions."""
     if not isinstance(sum_, tirx.Add):
         return None
-    for one, power in ((sum_.a, sum_.b), (sum_.b, sum_.a)):
-        if _is(one, 1.0) and tir.call_name(power) == "tirx.exp":
+    for base, power in ((sum_.a, sum_.b), (sum_.b, sum_.a)):
+        if _is(base, 1.0) and tir.call_name(power) == "tirx.exp":
             return _negated(power.args[0])
     return None
 

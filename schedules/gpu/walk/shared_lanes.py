@@ -220,9 +220,9 @@ class Walk(WalkRegisters):
 
         return loop("block", self.plan.threads_per_lane // together, of_owners)
 
-    def _step(self, q: Any, place: int, time: Any, loads: list[Any], in_steps: bool) -> Any:
-        """A step of owner ``q``, whose sums over the thread's states go to ``place``."""
-        k = place % self.plan.items_per_thread
+    def _step(self, q: Any, owned: int, time: Any, loads: list[Any], in_steps: bool) -> Any:
+        """A step of owner ``q``, ``owned`` of the owners together, and its sums over states."""
+        k = owned % self.plan.items_per_thread
         stmts: list[Any] = []
         for old, items_of_old in self.sent:
 
@@ -238,7 +238,7 @@ class Walk(WalkRegisters):
             stmts.append(self.set_sum(cell, tirx.const(0, tir.dtype_of(cell))))
         stmts += [self._loop(part, k, time, in_steps) for part in self.split.loops]
         for number, cell in enumerate(self.split.sums):
-            stmts.append(self.sums.hold(number, place, self.replica.instantiate(cell)))
+            stmts.append(self.sums.hold(number, owned, self.replica.instantiate(cell)))
         return tir.seq([*loads, step(tir.seq(stmts))])
 
     def _of_owner(self, value: Any, q: Any) -> Any:

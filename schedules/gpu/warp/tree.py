@@ -29,7 +29,7 @@ from tvm_scan.schedules.common.sizes import element_parts
 from tvm_scan.schedules.gpu.thread.banks import WARP
 from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden, parity
 from tvm_scan.schedules.gpu.thread.block_tree import BlockTree
-from tvm_scan.schedules.gpu.warp.formulas import Formulas, own, watched, with_care
+from tvm_scan.schedules.gpu.warp.formulas import Formulas, exact, watched, with_care
 from tvm_scan.schedules.gpu.warp.shuffles import shuffled
 
 #: Parts of an element that are selected, not branched over.
@@ -82,11 +82,11 @@ class WarpTree(BlockTree):
     def buffers_of(self, levels: range) -> list[Var]:
         """Buffers of the tree that scans of some levels use."""
         recurrence, ahead = self.replica.recurrence, [n for n in levels if self._is_ahead(n)]
-        kept = [self.unchanged[level] for level in levels if watched(recurrence, level)]
+        unchanged = [self.unchanged[level] for level in levels if watched(recurrence, level)]
         carries = [self.before_warp, self.before, self.after]
         return [
             *super().buffers_of(levels),
-            *(buffer for elements in kept for buffer in elements.buffers),
+            *(buffer for elements in unchanged for buffer in elements.buffers),
             *(buffer for replica in carries for buffer in replica.states_of(ahead)),
         ]
 
@@ -240,10 +240,10 @@ class WarpTree(BlockTree):
             return tir.seq(stmts)
 
         if not watched(recurrence, level):
-            return [through(own)]
-        kept = self.unchanged[level]
-        again = copy(mine, [], kept, [])
-        return [copy(kept, [], mine, []), with_care(recurrence, level, through, [mine], again)]
+            return [through(exact)]
+        unchanged = self.unchanged[level]
+        again = copy(mine, [], unchanged, [])
+        return [copy(unchanged, [], mine, []), with_care(recurrence, level, through, [mine], again)]
 
     def _exclusive(self, mine: Elements, left: Elements) -> list[Any]:
         """Make the inclusive prefixes of a warp exclusive."""
@@ -265,7 +265,7 @@ class WarpTree(BlockTree):
         return self.replica.for_each_element(source.level, of_cell)
 
     def _combine(
-        self, left: Elements, mine: Elements, condition: Any, formulas: Formulas = own
+        self, left: Elements, mine: Elements, condition: Any, formulas: Formulas = exact
     ) -> Any:
         """``mine = left`` followed by ``mine``, where a condition on the thread holds.
 

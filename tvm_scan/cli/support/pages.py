@@ -78,7 +78,10 @@ def write_page(
             choice = Choice(target) if plan is None else read_plan(plan)
             content = timed_step(f"compiling {what}", lambda: of_function(function, target, choice))
             recurrences = analyse(function).recurrences
-            chosen, lines = str(choice), [line for one in recurrences for line in equations(one)]
+            chosen, lines = (
+                str(choice),
+                [line for recurrence in recurrences for line in equations(recurrence)],
+            )
         index = render(content.name, lines, content.families, chosen)
         path = write_folder(output, content, target, chosen, index)
     except ScanError as error:

@@ -19,7 +19,7 @@ def functions_of(entries: list[Entry]) -> list[Function]:
     for entry in entries:
         groups.setdefault((canonical(entry.func)[0], str(entry.target)), []).append(entry)
     functions = [_function(group) for group in groups.values()]
-    return sorted(functions, key=lambda one: (one.name, one.shapes, one.target))
+    return sorted(functions, key=lambda function: (function.name, function.shapes, function.target))
 
 
 def _function(group: list[Entry]) -> Function:

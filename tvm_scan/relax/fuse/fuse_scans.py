@@ -302,7 +302,10 @@ def _likely_plan(target: Target, recurrence: Recurrence) -> ScanPlan | None:
     except PlanError:
         return None
     if decision.chosen.plan.keeps_loop:
-        for one in decision.others:
-            if not one.plan.keeps_loop and one.seconds <= _BY_LITTLE * decision.chosen.seconds:
-                return one.plan
+        for candidate in decision.others:
+            if (
+                not candidate.plan.keeps_loop
+                and candidate.seconds <= _BY_LITTLE * decision.chosen.seconds
+            ):
+                return candidate.plan
     return decision.chosen.plan

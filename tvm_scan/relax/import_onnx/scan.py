@@ -153,8 +153,8 @@ def _captured(importer: Any, body: Any) -> dict[str, relax.Expr]:
 
 
 def _free_names(graph: Any) -> Iterator[str]:
-    own = {value.name for value in (*graph.input, *graph.initializer)}
-    own |= {name for node in graph.node for name in node.output}
+    names = {value.name for value in (*graph.input, *graph.initializer)}
+    names |= {name for node in graph.node for name in node.output}
     for node in graph.node:
         if node.op_type in _CONTROL:
             raise _wrong(
@@ -164,9 +164,9 @@ def _free_names(graph: Any) -> Iterator[str]:
             )
         inner = [a.g for a in node.attribute if a.HasField("g")]
         for name in (*node.input, *(n for g in inner for n in _free_names(g))):
-            if name and name not in own:
+            if name and name not in names:
                 yield name
-    yield from (value.name for value in graph.output if value.name not in own)
+    yield from (value.name for value in graph.output if value.name not in names)
 
 
 #: What TVM makes a branch or a call of, which no loop of TensorIR can hold.

@@ -36,7 +36,7 @@ class _New:
 
     Attributes
     ----------
-    place : int
+    index : int
         Of the operand.
     shape, dtype, device
         Of it.
@@ -44,7 +44,7 @@ class _New:
         An argument that has all three, which is told quicker; -1 where there is none.
     """
 
-    place: int
+    index: int
     shape: torch.Size
     dtype: torch.dtype
     device: torch.device
@@ -93,14 +93,14 @@ class _Way:
 
     def __call__(self, values: Sequence[Any]) -> Any:
         operands = [*self.numbers]
-        for place, number in self.arguments:
-            operands[place] = values[number]
-        for place, dtype in self.converted:
-            operands[place] = operands[place].to(dtype)
-        for place in self.copied:
-            operands[place] = prepared(operands[place])
-        for one in self.new:
-            operands[one.place] = one.make(values)
+        for index, number in self.arguments:
+            operands[index] = values[number]
+        for index, dtype in self.converted:
+            operands[index] = operands[index].to(dtype)
+        for index in self.copied:
+            operands[index] = prepared(operands[index])
+        for tensor in self.new:
+            operands[tensor.index] = tensor.make(values)
         launch(kernel_at(self.key).call, *operands)
         for number in self.changed:
             torch.autograd.graph.increment_version(values[number])
@@ -141,9 +141,9 @@ def repeated(
             if transforms_active() or is_watched():
                 return function(*arguments, **named)
             values, names = (*arguments, *named.values()), tuple(named)
-            for one in recent:
-                if one.takes(values, names):
-                    return one.way(values)  # type: ignore[no-any-return]
+            for known in recent:
+                if known.takes(values, names):
+                    return known.way(values)  # type: ignore[no-any-return]
             key = _signature(values, names)
             if key is None:
                 return function(*arguments, **named)
@@ -265,31 +265,35 @@ def _way_of(gathered: Gathered, values: Sequence[Any], result: Any) -> _Way | No
     (run,) = gathered.runs
     sources = {id(to): source for source, to in gathered.conversions}
     arguments, converted, copied, new = [], [], [], []
-    for place, one in enumerate(run.operands):
-        if not isinstance(one, Tensor):
+    for index, passed in enumerate(run.operands):
+        if not isinstance(passed, Tensor):
             continue
-        source = sources.get(id(one), one)
+        source = sources.get(id(passed), passed)
         number = next((n for n, value in enumerate(values) if value is source), None)
         if number is not None:
-            arguments.append((place, number))
-            if source is not one:
-                converted.append((place, one.dtype))
-            if prepared(one).data_ptr() != one.data_ptr():
-                copied.append(place)
-        elif any(sources.get(id(part), part) is one for part in result):
-            new.append(_New(place, one.shape, one.dtype, one.device, _like(one, values)))
+            arguments.append((index, number))
+            if source is not passed:
+                converted.append((index, passed.dtype))
+            if prepared(passed).data_ptr() != passed.data_ptr():
+                copied.append(index)
+        elif any(sources.get(id(part), part) is passed for part in result):
+            new.append(
+                _New(index, passed.shape, passed.dtype, passed.device, _like(passed, values))
+            )
         else:  # something else was computed of the arguments
             return None
     results: list[tuple[int, torch.dtype | None]] = []
     for part in result:
         operand = sources.get(id(part), part)
-        place = next((n for n, one in enumerate(run.operands) if one is operand), -1)
-        results.append((place, None if operand is part else part.dtype))
-    places = {place for place, _ in results}
+        index = next(
+            (n for n, operand_of_run in enumerate(run.operands) if operand_of_run is operand), -1
+        )
+        results.append((index, None if operand is part else part.dtype))
+    written = {index for index, _ in results}
     # What a kernel writes to a copy is in no argument.
-    if -1 in places or places & {*copied, *(place for place, _ in converted)}:
+    if -1 in written or written & {*copied, *(index for index, _ in converted)}:
         return None
-    numbers = tuple(None if isinstance(one, Tensor) else one for one in run.operands)
-    changed = tuple(number for place, number in arguments if place in places)
+    numbers = tuple(None if isinstance(value, Tensor) else value for value in run.operands)
+    changed = tuple(number for index, number in arguments if index in written)
     taken = tuple(arguments), tuple(converted), tuple(copied), tuple(new)
     return _Way(run.key, numbers, *taken, tuple(results), changed)

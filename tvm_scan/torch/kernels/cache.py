@@ -108,10 +108,10 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
     if gathered is not None:
         gathered.runs.append(Run(key, arguments))
     usable = []
-    for one in arguments:
-        if isinstance(one, torch.Tensor):
-            one = prepared(one.detach() if one.requires_grad else one)
-        usable.append(one)
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            argument = prepared(argument.detach() if argument.requires_grad else argument)
+        usable.append(argument)
     if device is not CPU:
         usable += built.scratch(sizes, arguments[-1].device)
     devices.run_at(device, built.call, usable)
