@@ -56,7 +56,7 @@ def calibrate(seconds: float = 0.3) -> Path:
     Raises
     ------
     ScanError
-        If there is no place for it.
+        If no folder for it is known.
     """
     path = user_file()
     if path is None:

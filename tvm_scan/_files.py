@@ -61,7 +61,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
         raise WriteError(
             f"expected to write {path}, got: {error.strerror or error}{_where(error, path)}; make "
-            "room, or choose another place"
+            "room, or choose another path"
         ) from error
 
 

@@ -146,7 +146,7 @@ class FunctionSearch:
         self.bar.end(self.result.measured, None if best is None else best.seconds)
 
     def confirm(self) -> None:
-        """Measure the fastest and the default again, in turns, until the first place is held.
+        """Measure the fastest and the default again, in turns, until the fastest stays the fastest.
 
         A time that was measured once is the lower the luckier the moment was, and the least of
         many is the luckiest. The new times take the place of the old ones, in the records, too.
@@ -166,7 +166,7 @@ class FunctionSearch:
                 for _ in range(ROUNDS):
                     self._each(waiting, tell)
             if self.stop:
-                return  # some have had more turns than others
+                return  # some have had more rounds than others
             for plans, results in rounds.items():
                 self._confirmed(plans, results)
 

@@ -1,7 +1,7 @@
 """Values that every decision of a plan may take: the one source of every search.
 
 A space is the branches of every schedule of a device; within a branch every decision has its own
-ordered values. Sampling draws from them, enumeration walks through them, and a mutation moves to
+ordered values. Sampling draws from them, enumeration goes through them, and a mutation moves to
 the value beside.
 """
 

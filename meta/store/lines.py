@@ -151,7 +151,7 @@ def record_fault(value: Any, workloads: list[Any]) -> str | None:
 
 
 def _is_shallow(value: Any) -> bool:
-    """Return whether lists and objects hold one another to a depth that everybody can walk."""
+    """Return whether lists and objects hold one another to a depth that everybody can read."""
     level = [value]
     for _ in range(_LEVELS):
         nested = [v for v in level if isinstance(v, list | dict)]

@@ -59,7 +59,7 @@ class Pool:
     Parameters
     ----------
     width : int
-        Lanes of a vector.
+        Cells of a vector.
     """
 
     def __init__(self, width: int) -> None:
@@ -79,7 +79,7 @@ class Pool:
 
 
 class Values:
-    """Places for the intermediate values of one statement, so that they are computed once.
+    """Registers for the intermediate values of one statement, so that they are computed once.
 
     A polynomial uses its argument many times; written out as one expression, nested functions
     would grow exponentially, and TVM's vectoriser has no variables that hold vectors.
@@ -88,21 +88,21 @@ class Values:
     ----------
     pool : Pool
         Where values live.
-    lane : Expr
-        Lane of the vector loop.
+    cell : Expr
+        Cell of the vector loop.
     ldexp : bool
         Whether the target scales vectors by powers of two in one instruction.
     """
 
-    def __init__(self, pool: Pool, lane: Any, ldexp: bool = False) -> None:
-        self.pool, self.lane, self.ldexp = pool, lane, ldexp
+    def __init__(self, pool: Pool, cell: Any, ldexp: bool = False) -> None:
+        self.pool, self.cell, self.ldexp = pool, cell, ldexp
         self.stores: list[Any] = []
 
     def __call__(self, value: Any) -> Any:
         """Keep ``value`` and return where it is."""
         buffer = self.pool.get(len(self.stores), tir.dtype_of(value))
-        self.stores.append(tirx.BufferStore(buffer, value, [self.lane]))
-        return tirx.BufferLoad(buffer, [self.lane])
+        self.stores.append(tirx.BufferStore(buffer, value, [self.cell]))
+        return tirx.BufferLoad(buffer, [self.cell])
 
 
 def exp(x: Any, let: Values) -> Any:

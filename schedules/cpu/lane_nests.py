@@ -189,7 +189,7 @@ def _lane_nest(
     registers = [*replica.buffers, *values, *(tiles.buffers if tiles else [])]
     if width > 1:
         # Without a use outside the vector loop TVM would move the registers into it and shrink
-        # them to one lane.
+        # them to one cell.
         stmts.insert(0, clear([*replica.buffers, *values]))
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
     body = with_line_stores(body, tiles.stored if tiles else held.dtypes)

@@ -224,7 +224,7 @@ class LaneTiles:
             """``side`` lanes."""
 
             def transpose(cell: int) -> Any:
-                """A square: its rows lie in ``stage``, its columns in the tile, or the reverse."""
+                """A square: its rows lie in a buffer, its columns in the tile, or the reverse."""
                 if stream.is_output:
                     return square.transpose(
                         lambda i: tirx.BufferLoad(tile, in_tile(k, cell + i)),

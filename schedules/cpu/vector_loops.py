@@ -1,7 +1,7 @@
 """Polynomials for the elementary functions in the vector loops of a loop that runs as it is.
 
 A loop of `tvm_scan.loops` that is no scan has its vectors written in it; LLVM would call a library
-for each lane of an ``exp`` in one.
+for each cell of an ``exp`` in one.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _in_block(block: SBlock, ldexp: bool) -> SBlock:
     buffers = [buffer for pool in pools.values() for buffer in pool.buffers]
     if not buffers:
         return block
-    # Without a use outside of the vector loops TVM would shrink these to one lane.
+    # Without a use outside of the vector loops TVM would shrink these to one cell.
     body = tir.seq([clear(buffers), body])
     kernel = on_stack(Kernel(block.name_hint, [], [], body, buffers))
     return SBlock(

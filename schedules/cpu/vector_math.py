@@ -1,6 +1,6 @@
 """Exponentials and logarithms that stay in vectors on LLVM targets.
 
-LLVM turns ``exp`` of a vector into one library call per lane. Inside vector loops over lanes,
+LLVM turns ``exp`` of a vector into one library call per cell. Inside vector loops over lanes,
 float32 ``exp``, ``exp2``, ``log``, ``log1p``, ``sigmoid`` and ``tanh`` are replaced by
 polynomials.
 """
@@ -40,7 +40,7 @@ _REPLACED = {
 _UNIT = "tvm_scan_log1p_unit"
 
 
-def with_vector_math(stmt: Any, pool: Pool, lane: Any, *, ldexp: bool = False) -> Any:
+def with_vector_math(stmt: Any, pool: Pool, cell: Any, *, ldexp: bool = False) -> Any:
     """``stmt`` with float32 calls replaced by polynomials.
 
     Parameters
@@ -49,14 +49,14 @@ def with_vector_math(stmt: Any, pool: Pool, lane: Any, *, ldexp: bool = False) -
         Code of a vector loop, without choices between statements.
     pool : Pool
         Registers for intermediate values.
-    lane : Expr
-        Lane of the vector loop.
+    cell : Expr
+        Cell of the vector loop.
     ldexp : bool
         Whether the target scales vectors by powers of two in one instruction.
     """
 
     def on_store(store: tirx.BufferStore) -> Any:
-        let = Values(pool, lane, ldexp)
+        let = Values(pool, cell, ldexp)
 
         def on_call(call: Call) -> Any:
             make = _REPLACED.get(tir.call_name(call) or "")

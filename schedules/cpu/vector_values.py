@@ -1,4 +1,4 @@
-"""Expressions over scalars, evaluated on whole vectors: shuffles, and an algebra lane by lane."""
+"""Expressions over scalars, evaluated on whole vectors: shuffles, and an algebra cell by cell."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def all_on_vectors(
 ) -> tuple[list[Any], list[Any]]:
     """Scalar expressions as in ``on_vectors``, and statements that name what long ones repeat.
 
-    TVM's passes walk an expression as a tree, in which what is used twice stands twice: a
+    TVM's passes visit an expression as a tree, in which what is used twice stands twice: a
     composition that runs a map three times is a hundred times as long as what it computes.
 
     Parameters

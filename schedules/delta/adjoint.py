@@ -34,10 +34,10 @@ class AdjointPlan(WalkPlan):
     def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
         """Predict what the way back takes."""
         chip = machine.chip
-        lanes = chip.vector_bytes // shape.cell
-        vectors = shape.keys * -(-shape.values // lanes)
+        width = chip.vector_bytes // shape.cell
+        vectors = shape.keys * -(-shape.values // width)
         sums = shape.keys * (2 + shape.terms) * _ACROSS
-        prepared = 2 * PREPARED * shape.terms * -(-shape.keys // lanes) / STEPS
+        prepared = 2 * PREPARED * shape.terms * -(-shape.keys // width) / STEPS
         cycles = (vectors * (_SHARED + _OF_TERM * shape.terms) + sums + prepared) * shape.length
         state = shape.states * shape.keys * shape.values * shape.cell
         tokens = shape.states * shape.length * 4 * (shape.keys + shape.values) * shape.cell

@@ -79,7 +79,7 @@ class _Carries:
             loop("p", cut.passed, self._pass, dtype=self.index),
             self._cells(self._end) if rule.written_last else None,
         ]
-        # Without a use outside the vector loops TVM would shrink these to one lane.
+        # Without a use outside the vector loops TVM would shrink these to one cell.
         registers = list(self.registers.values())
         body = tir.seq([clear(registers), *passes])
         reads = [*rule.inputs, cut.products, cut.states]
@@ -138,13 +138,13 @@ class _Carries:
 
                 def row(r: Any) -> Any:
                     def part(m: Any) -> Any:
-                        def lane(u: Any) -> Any:
+                        def cell_of_vector(u: Any) -> Any:
                             x = m * vector + u
                             return make(g * together + r, column + x, [r * size + x])
 
                         if vector == 1:
-                            return lane(int_const(0, self.index))
-                        return loop("u", vector, lane, ForKind.VECTORIZED, self.index)
+                            return cell_of_vector(int_const(0, self.index))
+                        return loop("u", vector, cell_of_vector, ForKind.VECTORIZED, self.index)
 
                     return loop("m", size // vector, part, ForKind.UNROLLED, self.index)
 

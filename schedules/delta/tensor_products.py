@@ -33,7 +33,7 @@ from tvm_scan.schedules.machine.tensor_cores import FRAGMENT, multiply, split
 
 #: Tiles whose sums a warp has at once.
 _AT_ONCE = 4
-#: Cells of a lane in a tile of sums.
+#: Cells of a thread in a tile of sums.
 _CELLS = 4
 
 
@@ -54,8 +54,8 @@ class TensorProducts(DeltaBlock):
         c, cells = self.steps, self.steps * COLUMNS
         self.uniform = is_uniform(rule)
         self.gated = is_gated(rule)
-        lane = self.thread % 32
-        self.g, self.f, self.warp = lane // 4, lane % 4, self.thread // 32
+        lane_in_warp = self.thread % 32
+        self.g, self.f, self.warp = lane_in_warp // 4, lane_in_warp % 4, self.thread // 32
         self.column = self.warp % 2 * ACROSS + self.g
         self.group = self.warp // 2
 

@@ -1,14 +1,14 @@
-"""Tiles of a chunk for tensor cores: which warp has which, and where a lane's cells are.
+"""Tiles of a chunk for tensor cores: which warp has which, and where a thread's cells are.
 
 A warp has 16 columns of the state and some of its rows, in its registers, as a fragment of sums of
-``S^T`` (columns by rows): lane 4 g + f has columns g and g + 8, and of every 8 rows 2 f and
+``S^T`` (columns by rows): its thread 4 g + f has columns g and g + 8, and of every 8 rows 2 f and
 2 f + 1. In which order the terms of a product stand is free. Taken as terms f and f + 4, rows 2 f
 and 2 f + 1 make of the same registers a fragment of A, so that the state is multiplied where it
-lies, and a lane's two cells of B are neighbours in memory.
+lies, and a thread's two cells of B are neighbours in memory.
 
 The vectors of the steps stand in shared memory, ``stride`` cells from one to the next: 8 or 24 more
-than a multiple of 32. The loads of a fragment then meet in no bank: of two neighbours, 16 lanes at
-once, 4 vectors 8 cells each; of single cells, 4 vectors of 8.
+than a multiple of 32. The loads of a fragment then meet in no bank: of two neighbours, 16 threads
+at once, 4 vectors 8 cells each; of single cells, 4 vectors of 8.
 """
 
 from __future__ import annotations

@@ -250,8 +250,8 @@ def _work(
     chip = machine.chip
     columns = min(columns, shape.values)
     tasks = shape.states * -(-shape.values // columns)
-    lanes = chip.vector_bytes // shape.cell
-    rows, vectors = -(-shape.keys // lanes), shape.keys * -(-columns // lanes)
+    width = chip.vector_bytes // shape.cell
+    rows, vectors = -(-shape.keys // width), shape.keys * -(-columns // width)
     each = _READ * (1 + outputs) + _WRITTEN * shape.terms + 1 / at_once
     # Pairs of steps grow with their square, what waits for the step before with their number.
     pairs, waits = (at_once / STEPS) ** 2, _WAITS * at_once / STEPS

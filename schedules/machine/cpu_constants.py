@@ -59,7 +59,7 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
     if has("sse2") and not has("fma"):
         # A sum of its own after every product.
         product += chip.sum_latency + 1.0
-    # Below AVX-512 a vector that moves by some lanes is put together of two shuffles.
+    # Below AVX-512 a vector that moves by some cells is put together of two shuffles.
     shuffles = chip.shuffle_issue if width == 64 else chip.shuffle_issue / 2
     return replace(chip, vector_bytes=width, product_latency=product, shuffle_issue=shuffles)
 

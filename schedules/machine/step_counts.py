@@ -41,7 +41,7 @@ class StepCost:
     flops, specials, accesses : float
         Arithmetic, special functions, loads and stores of memory.
     bytes : float
-        Of all arrays, each element once, by the number of steps of all lanes.
+        Of all arrays, each cell once, by the number of steps of all lanes.
     """
 
     flops: float
@@ -101,7 +101,7 @@ def specials_of(node: Any) -> float:
 
 
 def array_bytes(buffers: Any, recurrence: Recurrence) -> float:
-    """Bytes of arrays, each element once, by the number of steps of all lanes."""
+    """Bytes of arrays, each cell once, by the number of steps of all lanes."""
     total = 0.0
     for buffer in tir.VarMap((b, True) for b in buffers).keys():
         digits = "".join(c for c in tir.dtype_of(buffer) if c.isdigit())

@@ -62,7 +62,7 @@ class Comparison:
         of the two is finite.
     bound : float
         Bound of ``relative``: 0 for exact families, else some roundings per step. Of values that
-        are not finite the places are compared, and in exact families the values; in families
+        are not finite the indices are compared, and in exact families the values; in families
         that may leave the loop there (docs/numerics.md), what comes before them.
     """
 
@@ -180,7 +180,7 @@ def check_verified(comparisons: list[Comparison]) -> None:
     Raises
     ------
     ScanError
-        With the inputs, the place and both values.
+        With the inputs, the index and both values.
     """
     for c in comparisons:
         if not c.holds:

@@ -48,7 +48,7 @@ def command(
     errors = {key: largest_error(results[key], loop_tensors[key].numpy()) for key in bound.written}
     if output is not None:
         write_npz(output, results)
-    # Timed on the same buffers: an in-place state walks on, which costs the same.
+    # Timed on the same buffers: an in-place state goes on, which costs the same.
     times = interleaved_medians({"sequential": sequential, "scan": scan})
     report = {
         "plan": str(chosen),

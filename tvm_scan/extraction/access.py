@@ -85,7 +85,7 @@ def _box(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | Non
                 first.origin,
                 f"expected {buffer.name} to be written at an index that moves with "
                 f"{layouts.nest.time.var.name} by a constant, found {as_text(index)}",
-                "walk time by a constant stride, forwards or backwards",
+                "step through time by a constant stride, forwards or backwards",
             )
         if part[0] != 0 and time_dim is not None:
             return Refusal(
@@ -132,7 +132,7 @@ def _extend(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | 
                 access.origin,
                 f"expected reads of {buffer.name} from earlier steps, found a read of step "
                 f"t+{-split.lag}, which is written later",
-                "walk time in the other direction, or read the input instead of the output",
+                "run time in the other direction, or read the input instead of the output",
             )
         if split.lag > _MAX_LAG:
             return Refusal(
@@ -140,7 +140,7 @@ def _extend(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | 
                 access.origin,
                 f"expected reads of {buffer.name} at most {_MAX_LAG} steps back, found lag "
                 f"{split.lag}",
-                "if only every k-th step is read, make the residue modulo k a lane: walk "
+                "if only every k-th step is read, make the residue modulo k a lane: scan "
                 "h[k * s + r] over s",
             )
         box.lags = max(box.lags, split.lag)

@@ -51,7 +51,7 @@ def extract(func: tirx.PrimFunc) -> Recurrence | Refusal:
     Parameters
     ----------
     func : PrimFunc
-        A TensorIR function with a loop that walks time one step after another, in any of the
+        A TensorIR function with a loop over time, one step after another, in any of the
         forms of the documentation.
 
     Returns

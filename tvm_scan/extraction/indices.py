@@ -1,7 +1,7 @@
 """Quotients and remainders in indices, worked out where the ranges of the loops allow it.
 
 TVM's own operators index by a flat position: ``out[(v * 29 + t + 1) // 29, (v * 29 + t + 1) % 29]``
-walks ``out[v, t + 1]``.
+is ``out[v, t + 1]``.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def find_nest(
                 return Refusal(
                     RefusalKind.REDUCTION,
                     time.origin,
-                    f"expected a loop that walks time, found the reduction over "
+                    f"expected a loop over time, found the reduction over "
                     f"{time.var.name}: only its last value is used",
                     "leave reductions to TVM's own schedule rules, or declare the axis with "
                     "T.axis.scan",

@@ -51,7 +51,7 @@ def _check_rectangular(nest: Nest) -> Refusal | None:
                 loop.origin,
                 f"expected lanes and time with extents of their own, found {loop.var.name} with "
                 f"the extent {as_text(loop.extent)}",
-                "walk the largest extent and guard the body",
+                "loop over the largest extent and guard the body",
             )
     return None
 

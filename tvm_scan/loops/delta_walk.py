@@ -287,6 +287,6 @@ class Walk:
         return self.arrays.step(self.reader(step))
 
     def copy(self, target: Matrix, source: Matrix) -> None:
-        """Write a state of the block to another place."""
+        """Write a state of the block to another array."""
         with self.loop.over(self.keys, "i") as i, self.block.columns() as (j, v):
             target[i, j, v] = source[i, j, v]

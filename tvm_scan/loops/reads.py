@@ -64,12 +64,12 @@ def pulled(
     parameter : callable
         Parameters by their names.
     saved : list of Cells
-        For each function a place for its argument, and for the gradient of its parameter.
+        For each function cells for its argument, and for the gradient of its parameter.
 
     Returns
     -------
     mapping of str to Cells
-        The places of the gradients of parameters, by their names.
+        The gradients of parameters, by their names.
     """
     dtype, of_parameters = gradient.dtype, {}
     for link, cells in zip(chain, saved, strict=True):

@@ -152,7 +152,7 @@ class Loop:
         """Allocate `count` cells here, in code that is compiled as it is written.
 
         A statement, which TVM leaves where it is. What a block allocates (`cell`) can be rewritten
-        by schedules; TVM finds a place for each anew, and what is read and written around it.
+        by schedules; TVM finds anew where to allocate it, and what is read and written around it.
         """
         buffer = T.alloc_buffer((count,), dtype)
         IRBuilder.name(name, buffer)

@@ -53,16 +53,16 @@ def step_cycles(step: Step, chip: CpuChip) -> float:
     return scalar_cycles(step.body, chip) + rest / chip.issue
 
 
-def vector_cycles(counts: Counts, lanes: float, chip: CpuChip, ldexp: bool, library: bool) -> float:
-    """Cycles of the same on so many lanes of vectors."""
-    each = lanes / chip.vector_bytes
+def vector_cycles(counts: Counts, cells: float, chip: CpuChip, ldexp: bool, library: bool) -> float:
+    """Cycles of the same on so many cells of vectors."""
+    each = cells / chip.vector_bytes
     calls = counts.calls * (_POLYNOMIAL + (0.0 if ldexp else _UNSCALED)) * 4 * each
     if library:
         calls = 0.0
     issued = (counts.bytes * each + calls) / chip.vector_issue
-    called = counts.calls * lanes * (_CALL_SHARE * chip.call + 2) if library else 0.0
+    called = counts.calls * cells * (_CALL_SHARE * chip.call + 2) if library else 0.0
     # A division of a vector is as many narrow ones, two at a time.
-    return issued + called + counts.quotients * lanes * chip.quotient / 4
+    return issued + called + counts.quotients * cells * chip.quotient / 4
 
 
 def moving(step: Step) -> list[Access]:

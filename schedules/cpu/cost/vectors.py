@@ -94,7 +94,7 @@ def _scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
 
 
 def _run_scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
-    """Operations and shuffles of vectors with runs of four steps in every lane."""
+    """Operations and shuffles of vectors with runs of four steps in every cell."""
     quarter = width // 4
     vectors_of_quarter = quarter / chip.vector_bytes
     vectors = sum(vectors_of(quarter, size, chip) for size in part.sizes)

@@ -41,7 +41,7 @@ _IN_SHARED, _MOVED = 3.0, 3.5
 _VECTOR = 4
 #: Of arrays in tiles of shared memory, for a tile; of those that are copied while threads compute,
 #: for a tile and for a copy.
-_TURNED, _AHEAD, _COPY = 6.0, 10.0, 3.0
+_TRANSPOSED, _AHEAD, _COPY = 6.0, 10.0, 3.0
 #: Of an access that may be beyond the end.
 _GUARD = 3.5
 
@@ -113,7 +113,7 @@ def thread_counts(plan: TreePlan, recurrence: Recurrence) -> ThreadCounts:
         load, stores = load + asks * staged, stores * (1 + asks)
     around = _NEXT if plan.walks_tiles else _BEGIN
     if plan.block_load == "transposed":
-        around += _TURNED * len(streams_of(plan, recurrence))
+        around += _TRANSPOSED * len(streams_of(plan, recurrence))
     if plan.stages > 1:
         copies = [s.copies.lanes for s in along_time(plan, recurrence) if not s.stored]
         load += sum(_COPY / lanes for lanes in copies)

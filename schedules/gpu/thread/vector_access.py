@@ -35,14 +35,14 @@ class VectorAccess:
     lanes : int
         Elements of a vector; 1 for an access that has none.
     forward : bool
-        Whether memory is walked upwards in time.
+        Whether memory is read upwards in time.
     """
 
     lanes: int = 1
     forward: bool = True
 
     def slot(self, item: Any) -> Any:
-        """Place of a thread's item in registers that hold memory's order within a vector."""
+        """Index of a thread's item in registers that hold memory's order within a vector."""
         if self.lanes == 1 or self.forward:
             return item
         if isinstance(item, int):

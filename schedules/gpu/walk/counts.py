@@ -65,7 +65,7 @@ class WalkCounts:
     specials : float
         Special functions.
     bytes : float
-        Of what is read and written, each element once.
+        Of what is read and written, each cell once.
     shared : float
         Accesses of warps to shared memory.
     paired : float

@@ -101,7 +101,7 @@ def scan(
 def _rank(x: relax.Expr, name: str) -> int:
     shape = getattr(x.ty, "shape", None)
     if not isinstance(shape, relax.ShapeExpr) or not shape.values:
-        raise _wrong(f"{name} with an axis to walk along", str(x.ty), "give the shape of the input")
+        raise _wrong(f"{name} with an axis to scan along", str(x.ty), "give the shape of the input")
     return len(shape.values)
 
 

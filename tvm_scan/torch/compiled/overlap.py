@@ -14,7 +14,7 @@ def overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def self_overlap(tensor: torch.Tensor) -> bool:
-    """Return whether several elements of a tensor lie in one place."""
+    """Return whether several elements of a tensor share memory."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tensor.numel() > 0 and any(n > 1 and s == 0 for n, s in pairs)
 

@@ -141,8 +141,8 @@ class Signature:
                     )
             if self_overlap(by_name[name]):
                 raise ScanError(
-                    f"tvm_scan.torch: expected an output {name} with one element per place, got "
-                    "an expanded tensor; pass .contiguous()"
+                    f"tvm_scan.torch: expected an output {name} whose elements share no memory, "
+                    "got an expanded tensor; pass .contiguous()"
                 )
 
 

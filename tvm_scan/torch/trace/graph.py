@@ -193,7 +193,7 @@ def _resolved(target: str) -> Any:
 
 @functools.lru_cache(maxsize=512)
 def is_pointwise(text: str) -> bool:
-    """Return whether elements of results depend on the inputs' elements at their place only."""
+    """Return whether elements of results depend on the inputs' elements at their index only."""
     for target, _, _ in json.loads(text)["calls"]:
         if target == "getitem":
             return False

@@ -32,7 +32,7 @@ def sized(kinds: Kinds) -> Kinds:
 
 
 def named_sizes(kinds: Kinds) -> Kinds:
-    """Name the sizes that vary in a program: the same at one place from the right, if equal."""
+    """Name the sizes that vary in a program: the same at one position from the right, if equal."""
     from torch.fx.experimental.symbolic_shapes import has_static_value
 
     known: list[tuple[int, Any]] = []
