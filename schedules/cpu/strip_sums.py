@@ -44,7 +44,7 @@ class StripSums:
         stmt : Stmt
             What a vector loop does for a lane.
         lane : Expr
-            Lane of the vector.
+            Index of the lane in the block.
         """
 
         def on_loop(loop: tirx.For) -> Any:

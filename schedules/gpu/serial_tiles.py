@@ -109,6 +109,6 @@ class SerialTiles(Trees):
         """Return the tree of a block that takes tile after tile."""
         return self.drawn(
             recurrence,
-            f"one block per lane walks tiles of {self.tile} steps, carry in registers",
+            f"one block per lane takes tiles of {self.tile} steps, carry in registers",
             f"Then the next tile of {self.tile} steps, from the carry that this tile leaves.",
         )

@@ -202,9 +202,9 @@ def moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorL
     moving: list[tuple[TensorLoad, float]] = []
     skip, time = tvm_ffi.WalkResult.SKIP, recurrence.time.var
 
-    def walk(node: Any, times: float) -> None:
+    def visit(node: Any, times: float) -> None:
         def on_loop(loop: tirx.For) -> Any:
-            walk(loop.body, times * known_extent(loop.extent))
+            visit(loop.body, times * known_extent(loop.extent))
             return skip
 
         def on_load(load: TensorLoad) -> None:
@@ -216,5 +216,5 @@ def moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorL
         tvm_ffi.structural_walk(node, [(tirx.For, on_loop), (TensorLoad, on_load)], order="pre")
 
     for part in parts:
-        walk(part, 1.0)
+        visit(part, 1.0)
     return moving

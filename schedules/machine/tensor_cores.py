@@ -20,8 +20,8 @@ A NaN stays one, an infinity becomes NaN, as do numbers from (1 - 2^-12) 2^128 o
 columns of the result that they are in.
 
 Fragments of ``mma.sync.aligned.m16n8k8``, with thread = 4 g + f: of A (16 x 8) a thread holds
-(g, f), (g + 8, f), (g, f + 4), (g + 8, f + 4); of B (8 x 8) (f, g) and (f + 4, g); of the sums (16 x 8)
-(g, 2 f), (g, 2 f + 1), (g + 8, 2 f), (g + 8, 2 f + 1). All threads of a warp come to it.
+(g, f), (g + 8, f), (g, f + 4), (g + 8, f + 4); of B (8 x 8) (f, g) and (f + 4, g); of the sums
+(16 x 8) (g, 2 f), (g, 2 f + 1), (g + 8, 2 f), (g + 8, 2 f + 1). All threads of a warp come to it.
 """
 
 from __future__ import annotations

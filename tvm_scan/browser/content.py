@@ -25,7 +25,7 @@ from tvm_scan.schedules.verification.inputs import STEPS
 
 
 @dataclass(frozen=True)
-class Given:
+class Operand:
     """An array that is there before the first step: an input, an output or a constant.
 
     Attributes
@@ -66,7 +66,7 @@ class Content:
         The size that it follows, if one is symbolic.
     bound_steps : int
         Steps at which the bounds of outputs are said; they grow with the root of their number.
-    arrays : list of Given
+    arrays : list of Operand
         In the order of the parameters.
     functions : dict of str to Program
         Kernels, by function.
@@ -83,7 +83,7 @@ class Content:
     time: Number
     length: str | None
     bound_steps: int
-    arrays: list[Given]
+    arrays: list[Operand]
     functions: dict[str, Program]
     loops: dict[str, Loop]
     scan: list[Step]
@@ -138,7 +138,7 @@ def of_function(func: tirx.PrimFunc, target: Target, plan: ScanPlan | Chooser | 
     )
     spans = spans_of(func, analysis, [param for param in func.params if param in read])
     arrays = [
-        Given(
+        Operand(
             array,
             param in read,
             param in stored,

@@ -12,7 +12,7 @@ from tvm.target import Target
 
 from tvm_scan import __version__
 from tvm_scan._files import check_folder, write_file
-from tvm_scan.browser.content import Content, Given
+from tvm_scan.browser.content import Content, Operand
 from tvm_scan.browser.loops import module_of
 
 #: Of the manifest.
@@ -140,7 +140,7 @@ def _parameters(arrays: tuple[Any, ...]) -> list[dict[str, Any]]:
     return [{"name": a.name, "dtype": a.dtype, "shape": list(a.shape)} for a in arrays]
 
 
-def _array(array: Given, constants: bytearray) -> dict[str, Any]:
+def _array(array: Operand, constants: bytearray) -> dict[str, Any]:
     (entry,) = _parameters((array.array,))
     entry |= {"read": array.read, "written": array.written}
     if array.written:

@@ -11,7 +11,7 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
-from tvm_scan.browser.content import Content, Given, rounding
+from tvm_scan.browser.content import Content, Operand, rounding
 from tvm_scan.browser.loops import loop_of
 from tvm_scan.browser.values import OTHERS, Span
 from tvm_scan.errors import ScanError
@@ -71,10 +71,10 @@ def of_model(mod: IRModule, target: Target, database: Any, name: str) -> Content
         sizes[length] = STEPS
     steps = max(times, default=STEPS)
     limits = _limits(plain, loops)
-    arrays = [Given(array, True, False, _span(array, limits)) for array in kernels.inputs]
-    arrays += [Given(array, False, True, None, _bound(array, steps)) for array in kernels.outputs]
+    arrays = [Operand(array, True, False, _span(array, limits)) for array in kernels.inputs]
+    arrays += [Operand(array, False, True, None, _bound(array, steps)) for array in kernels.outputs]
     arrays += [
-        Given(Array(key, str(value.dtype), value.shape), True, False, constant=value)
+        Operand(Array(key, str(value.dtype), value.shape), True, False, constant=value)
         for key, value in constants.items()
     ]
     families = [

@@ -178,12 +178,12 @@ class WarpTree(BlockTree):
         stmts.append(self._keep_total(level, mine, number))
         if not self._in_turn(level):
             return [*stmts, *self._scan_totals(level, total, number)]
-        return [*stmts, all_wait(), hidden(self._folded(level, total, number))]
+        return [*stmts, all_wait(), hidden(self._reduced(level, total, number))]
 
     def _each_warp(self) -> list[Any]:
         return [int_const(warp, self.warp) for warp in range(self.warps)]
 
-    def _folded(self, level: int, total: Elements, number: Any) -> Any:
+    def _reduced(self, level: int, total: Elements, number: Any) -> Any:
         """The totals of the warps, one after another."""
         shared = self.shared[level]
 
