@@ -70,7 +70,7 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
         for key, shape in report["outputs"].items()
     ]
     heads = ("output", "shape", "largest error to the loop")
-    print_table(heads, rows, title=f"plan {report['plan']}", right=heads[2:])
+    print_table(heads, rows, title=f"plan  {report['plan']}", right=heads[2:])
     slow, fast = report["sequential_seconds"], report["scan_seconds"]
     print(f"sequential loop {slow * 1e3:.3f} ms, scan {fast * 1e3:.3f} ms ({slow / fast:.2f}x)")
     if report["output"]:

@@ -93,7 +93,7 @@ def command(
 
 
 def _show(plan: str, comparisons: list[Comparison]) -> None:
-    heads = ("inputs", "output", "largest ulps", "at", "loop", "scan", "relative", "bound")
+    heads = ("inputs", "output", "ulps", "at", "loop", "scan", "relative", "bound")
     rows = [
         (
             c.inputs,
@@ -107,4 +107,5 @@ def _show(plan: str, comparisons: list[Comparison]) -> None:
         )
         for c in comparisons
     ]
-    print_table(heads, rows, title=f"plan {plan}", caption="relative: to the size of the terms")
+    print_table(heads, rows, title=f"plan  {plan}", right=("ulps", "loop", "scan"))
+    print("ulps: the largest difference, there; relative: to the size of the terms")

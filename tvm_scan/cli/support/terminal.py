@@ -68,10 +68,8 @@ def print_table(
     columns: Iterable[str],
     rows: Iterable[Iterable[Any]],
     *,
-    title: str | None = None,
-    caption: str | None = None,
+    title: str = "",
     right: Iterable[str] = (),
-    plain: bool = False,
 ) -> None:
     """Print a table whose cells are text: nothing in them is markup.
 
@@ -81,19 +79,18 @@ def print_table(
         Heads.
     rows : iterable of iterable
         Cells.
-    title, caption : str, optional
-        Above and below it.
+    title : str, optional
+        Above it.
     right : iterable of str
         Columns of numbers.
-    plain : bool
-        Whether to leave the frame out.
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    about = {"title": title and Text(visible(title)), "caption": caption and Text(caption)}
-    table = Table(box=None, pad_edge=False) if plain else Table(**about)  # type: ignore[arg-type]
+    if title:
+        print_wrapped(visible(title), 6)
+    table = Table(box=None, pad_edge=False)
     for name in columns:
         side = "right" if name in right else "left"
         table.add_column(name, overflow="fold", justify=side)  # type: ignore[arg-type]
