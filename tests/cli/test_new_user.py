@@ -335,6 +335,7 @@ def test_a_tree_is_drawn_as_what_it_is_in_80_columns(command, tmp_path, plan, dr
     assert ("transposed" in picture) == ("transpose" in plan)
     assert ("cell 0" in picture) == ("time_vector" in plan)
     assert ("chunk 0" in picture) == ("chunks" in plan)
+    assert ("distance 8" in picture) == ("time_vector" in plan), "levels that are not drawn"
 
 
 def test_a_target_by_name_asks_for_no_version_of_cuda(capfd):

@@ -126,7 +126,7 @@ def _block_tree(canvas: _Canvas, tree: Tree, y: float) -> float:
     tops = [y + 34.0] * shown
     y += 34 + _ROW * 0.8
     drawn = _blelloch if tree.kind == "blelloch" else _doubling
-    y = drawn(canvas, shown, tops, y)
+    y = drawn(canvas, tree.threads, tops, y)
     canvas.text(24, y, "replay", "level")
     for i in range(shown):
         canvas.line(_x(i), tops[i], _x(i), y - 22)
@@ -151,7 +151,7 @@ def _vector(canvas: _Canvas, vector: VectorScan, y: float) -> float:
     if vector.cells > shown:
         canvas.text(_x(shown) - 30, y + 22, f"… {vector.cells} cells")
     tops = [y + 34.0] * shown
-    y = _doubling(canvas, shown, tops, y + 34 + _ROW * 0.8)
+    y = _doubling(canvas, vector.cells, tops, y + 34 + _ROW * 0.8)
     canvas.text(24, y, "carry", "level")
     for i in range(shown):
         canvas.line(_x(i), tops[i], _x(i), y)
@@ -171,14 +171,16 @@ def _tile(canvas: _Canvas, lanes: int, y: float) -> float:
         for column in range(3):
             canvas.box(_x(column) - 36, top, 72, f"h{row},{column}")
             canvas.box(_x(column + 5) - 36, top, 72, f"h{column},{row}")
-    canvas.line(_x(2) + 44, y + 61, _x(5) - 44, y + 61)
+    canvas.line(_x(2) + 44, y + 61, _x(5) - 52, y + 61)
+    canvas.text(_x(5) - 56, y + 66, "▶", "small")
     canvas.text(_x(3) - 20, y + 52, "transposed", "small")
     canvas.text(_x(0) - 36, y + 154, f"{lanes} lanes in a tile", "small")
     return y + 160
 
 
-def _blelloch(canvas: _Canvas, shown: int, tops: list[float], y: float) -> float:
+def _blelloch(canvas: _Canvas, _: int, tops: list[float], y: float) -> float:
     """Upsweep and downsweep from ``y`` on; the lines begin at ``tops``, which move on."""
+    shown = len(tops)
     levels = shown.bit_length() - 1
     for level in range(levels):
         canvas.text(24, y + 5, "upsweep" if level == 0 else "", "level")
@@ -212,9 +214,9 @@ def _blelloch(canvas: _Canvas, shown: int, tops: list[float], y: float) -> float
     return y
 
 
-def _doubling(canvas: _Canvas, shown: int, tops: list[float], y: float) -> float:
-    """Levels of a scan by doubling distances, then a look at the thread to the left."""
-    distance = 1
+def _doubling(canvas: _Canvas, count: int, tops: list[float], y: float) -> float:
+    """Levels of a scan of ``count`` by doubling distances, drawn for as many as have tops."""
+    shown, distance = len(tops), 1
     while distance < shown:
         canvas.text(24, y + 5, f"distance {distance}", "level")
         before = list(tops)
@@ -224,6 +226,12 @@ def _doubling(canvas: _Canvas, shown: int, tops: list[float], y: float) -> float
             canvas.dot(_x(i), y, "combine")
             tops[i] = y
         distance *= 2
+        y += _ROW
+    if distance < count:
+        last = 1 << ((count - 1).bit_length() - 1)
+        to = f" to {last}" if last > distance else ""
+        canvas.text(24, y + 5, f"distance {distance}{to}", "level")
+        canvas.text(_x(shown) - 30, y + 5, "…")
         y += _ROW
     return y
 
