@@ -205,7 +205,7 @@ reads lies in a cache), there is no floor.
 
 {machine}
 
-Shapes are (lanes, steps); `rows` walks down the first axis, `middle` down the second of (batch,
+Shapes are (lanes, steps); `rows` scans the first axis, `middle` the second of (batch,
 steps, lanes), and the selective scan has (batch, channels, steps) and 16 states. `faster by` is the
 best peer's time over ours, `of the floor` ours over the floor's, `MiB` the memory that a call
 takes at its peak beside its inputs and the output it was given. No ratio is given where a spread

@@ -12,9 +12,10 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import Kernel, int_const, local, loop
 from tvm_scan.schedules.common.lanes import clear
+from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.line_stores import line_store, with_line_stores
-from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
+from tvm_scan.schedules.cpu.vector_math import with_vector_math
 
 __all__ = ["gelu", "gelu_of"]
 

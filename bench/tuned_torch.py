@@ -61,7 +61,7 @@ TORCH_WORKLOADS: tuple[tuple[str, tuple[int, ...], dict[str, Any]], ...] = (
 
 def torch_loop(factory: str, sizes: tuple[int, ...], options: dict[str, Any]) -> tirx.PrimFunc:
     """Return the loop of a kernel with constants for all that its calls give as numbers."""
-    from tvm_scan.torch.kernels.cache import loop_of
+    from tvm_scan.torch.kernels.building import loop_of
     from tvm_scan.torch.kernels.records import without_numbers
     from tvm_scan.torch.kernels.spec import KernelSpec
 

@@ -18,8 +18,6 @@ from tvm_scan.recurrence import Recurrence, Refusal
 from tvm_scan.schedules.delta.rule import as_delta
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["Analysis", "Finding", "analyse", "finding_at", "first_loop"]
-
 #: What a loop nest is.
 Finding = Recurrence | DeltaRule | Refusal
 
@@ -58,7 +56,7 @@ class Analysis:
     @cached_property
     def accepted(self) -> tuple[TimeLoop, ...]:
         """The nests that are recurrences or delta rules, in order."""
-        return tuple(one for one in self.findings if not isinstance(one, Refusal))
+        return tuple(finding for finding in self.findings if not isinstance(finding, Refusal))
 
     @cached_property
     def deltas(self) -> tuple[DeltaRule, ...]:
@@ -95,18 +93,18 @@ def finding_at(func: tirx.PrimFunc, nest: Any) -> Finding:
     nest : Stmt
         One of its nests.
     """
-    found = extract_nest(func, nest)
-    return as_delta(func, nest, found) if isinstance(found, Refusal) else found
+    finding = extract_nest(func, nest)
+    return as_delta(func, nest, finding) if isinstance(finding, Refusal) else finding
 
 
 def first_loop(func: tirx.PrimFunc) -> Finding:
     """Return the first recurrence of a function, else its first delta rule, else the refusal."""
     refused = []
     for nest in root_nests(func):
-        found = extract_nest(func, nest)
-        if isinstance(found, Recurrence):
-            return found
-        refused.append((nest, found))
+        finding = extract_nest(func, nest)
+        if isinstance(finding, Recurrence):
+            return finding
+        refused.append((nest, finding))
     for nest, refusal in refused:
         delta = as_delta(func, nest, refusal)
         if isinstance(delta, DeltaRule):

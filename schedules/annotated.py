@@ -11,8 +11,6 @@ from tvm_scan.annotations import PLAN_PREFIX
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in
 
-__all__ = ["annotated_plans", "first_annotated", "is_annotated", "plan_at"]
-
 
 def is_annotated(func: tirx.PrimFunc) -> bool:
     """Return whether any block of the function carries a plan."""

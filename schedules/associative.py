@@ -19,8 +19,6 @@ from tvm_scan.loops.declared import operator_loop
 from tvm_scan.loops.frame import Frame
 from tvm_scan.schedules.common.ir import loop
 
-__all__ = ["associative_scan"]
-
 Operand = tuple[Any, ...]
 Operator = Callable[[Operand, Operand], Sequence[Any]]
 _SAMPLES = 256

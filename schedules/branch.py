@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["Branch", "Choices", "powers"]
 
 #: Name of a decision and its values in ascending order; neighbours in the order are alike.
 Choices = tuple[tuple[str, tuple[int, ...]], ...]

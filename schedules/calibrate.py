@@ -35,8 +35,6 @@ from tvm_scan.schedules.machine.machine import host_cores
 from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["calibrate", "measured", "store_constants"]
-
 #: Steps of a loop whose chain is timed: its arrays are in the nearest cache.
 _STEPS = 2048
 #: Calls that a clock can tell apart together; few, so that some batch is undisturbed.
@@ -64,7 +62,7 @@ def calibrate(seconds: float = 0.3) -> Path:
     Raises
     ------
     ScanError
-        If there is no place for it.
+        If no folder for it is known.
     """
     path = user_file()
     if path is None:

@@ -19,8 +19,6 @@ from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["Cases", "dispatch_by_length", "stands_in_branch"]
-
 #: Plans by the largest length that they are for, ascending; None for all that are longer.
 Cases = Sequence[tuple[int | None, ScanPlan]]
 

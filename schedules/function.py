@@ -12,8 +12,6 @@ from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.verification.verify import check_verified
 from tvm_scan.schedules.verification.verify import verify as compare
 
-__all__ = ["parallelize"]
-
 
 def parallelize(
     func: tirx.PrimFunc,

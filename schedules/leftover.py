@@ -8,8 +8,6 @@ from tvm_scan.schedules.cpu.leftover import unbind_leftovers
 from tvm_scan.schedules.gpu.leftover import bind_leftovers
 from tvm_scan.schedules.machine.device import Device
 
-__all__ = ["schedule_leftovers"]
-
 
 def schedule_leftovers(sch: Schedule, device: Device) -> None:
     """Bind nests to threads on a GPU, and take threads away on a CPU.

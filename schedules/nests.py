@@ -19,8 +19,6 @@ from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.primitive import build, unbind
 from tvm_scan.schedules.splice import blocks_in, nest_of, splice
 
-__all__ = ["schedule_nests"]
-
 #: Refusals of loops that are none of ours: another one says more.
 _PLAIN = ("no-recurrence", "plain-reduction")
 

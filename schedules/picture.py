@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Chunks", "Drawing", "Picture", "Serial", "Tiles", "Tree", "VectorScan"]
-
 
 @dataclass(frozen=True)
 class Serial:

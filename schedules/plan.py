@@ -29,8 +29,6 @@ from tvm_scan.schedules.machine.device_checks import check_device
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 
-__all__ = ["SCHEDULES", "ScanPlan", "register", "schedules_of"]
-
 Plan = TypeVar("Plan", bound="ScanPlan")
 
 #: Plans of a branch that a default is chosen among, where a schedule does not say which.

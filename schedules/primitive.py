@@ -37,8 +37,6 @@ from tvm_scan.schedules.machine.terms import in_terms_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import ensure_blocks, nest_of, silent, splice
 
-__all__ = ["build", "expand_scans", "parallel_scan", "unbind"]
-
 
 def parallel_scan(
     sch: Schedule,

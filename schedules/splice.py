@@ -17,15 +17,6 @@ from tvm_scan.errors import ScanError
 from tvm_scan.extraction import root_nests
 from tvm_scan.schedules.common.result import Built
 
-__all__ = [
-    "blocks_in",
-    "ensure_blocks",
-    "nest_of",
-    "root_sref",
-    "silent",
-    "splice",
-]
-
 
 @contextmanager
 def silent(sch: Schedule) -> Iterator[None]:
@@ -46,7 +37,7 @@ def blocks_in(stmt: Any) -> list[SBlock]:
     return blocks
 
 
-def root_sref(sch: Schedule, sref: Any) -> Any:
+def root_sref(sref: Any) -> Any:
     """The root block's reference above ``sref``."""
     while sref.parent is not None:
         sref = sref.parent
@@ -83,7 +74,7 @@ def splice(sch: Schedule, block: SBlock, nest: Any, built: Built) -> None:
     built : Built
         What takes its place.
     """
-    root = root_sref(sch, sch.state.get_sref(block))
+    root = root_sref(sch.state.get_sref(block))
     old_root = root.stmt
     body = _replaced(old_root.body, nest, tir.seq(built.nests))
     used = tir.variables(body)

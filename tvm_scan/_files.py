@@ -14,16 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "check_folder",
-    "check_room",
-    "is_part",
-    "replacing",
-    "write_file",
-    "write_library",
-    "write_private",
-]
-
 _PART = re.compile(r"\.tvm-scan-[0-9a-f]{16}(\.\w+)?")
 
 #: Bytes that the object files of a library and what the linker makes of them stay below.
@@ -71,7 +61,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
         raise WriteError(
             f"expected to write {path}, got: {error.strerror or error}{_where(error, path)}; make "
-            "room, or choose another place"
+            "room, or choose another path"
         ) from error
 
 

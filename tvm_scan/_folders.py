@@ -14,8 +14,6 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["find_folders"]
-
 _HERE = Path(__file__).resolve().parent
 _FOLDERS = {"tvm_scan.schedules": "schedules", "tvm_scan.meta": "meta"}
 
@@ -47,5 +45,7 @@ class _Folders:
 
 def find_folders() -> None:
     """Take the folders from where this one is, from now on."""
-    others = [one for one in sys.meta_path if type(one).__qualname__ != _Folders.__qualname__]
+    others = [
+        finder for finder in sys.meta_path if type(finder).__qualname__ != _Folders.__qualname__
+    ]
     sys.meta_path[:] = [_Folders(), *others]

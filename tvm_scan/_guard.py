@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from importlib import metadata
 
-__all__ = ["IncompatibleTVMError", "check_versions", "ensure_compatible"]
-
 TVM_REQUIREMENT = "apache-tvm>=0.27.0,<0.28"
 FFI_REQUIREMENT = "apache-tvm-ffi>=0.1.14.post0,<0.1.15"
 _FIX = f"run: python -m pip install '{TVM_REQUIREMENT}' '{FFI_REQUIREMENT}'"

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from typing import Any
 
-__all__ = ["leave_torch_out", "leave_torch_out_of_workers", "without_torch"]
-
 #: A worker looks for modules where this process does, and not in the folder that it is started in.
 _START = (
     "import sys; sys.path[:] = {path!r}; "

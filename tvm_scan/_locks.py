@@ -7,8 +7,6 @@ import weakref
 from threading import RLock
 from typing import Any
 
-__all__ = ["ForkSafeLock"]
-
 
 class ForkSafeLock:
     """A re-entrant lock, for ``with``, that is new in a forked child.

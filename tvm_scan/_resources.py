@@ -6,8 +6,6 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["licence_text", "shipped_manifests", "shipped_text"]
-
 _LOG = logging.getLogger("tvm_scan")
 
 
@@ -23,14 +21,14 @@ def shipped_text() -> tuple[str, ...]:
     folder = files("tvm_scan.meta").joinpath("records")
     if not folder.is_dir():
         return ()
-    folders = sorted(folder.iterdir(), key=lambda one: one.name)
-    manifests = [one.joinpath("manifest.json") for one in folders if one.is_dir()]
-    return tuple(_text(one) for one in manifests if one.is_file())
+    folders = sorted(folder.iterdir(), key=lambda path: path.name)
+    manifests = [path.joinpath("manifest.json") for path in folders if path.is_dir()]
+    return tuple(_text(manifest) for manifest in manifests if manifest.is_file())
 
 
-def _text(one: Any) -> str:
+def _text(resource: Any) -> str:
     try:
-        return str(one.read_bytes().decode("utf-8", errors="replace"))
+        return str(resource.read_bytes().decode("utf-8", errors="replace"))
     except OSError:  # as good as none
         return ""
 

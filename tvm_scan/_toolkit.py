@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["toolkit_environment"]
-
 
 def toolkit_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables that point TVM's NVRTC path at the headers installed by pip.

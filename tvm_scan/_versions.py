@@ -8,8 +8,6 @@ from typing import Any
 
 import tvm_scan
 
-__all__ = ["tvm_version", "why_foreign"]
-
 
 def tvm_version() -> str:
     """Version of the TVM that is installed."""

@@ -1,15 +1,5 @@
 """Every annotation key that tvm_scan writes or reads, in one place."""
 
-__all__ = [
-    "DECLARED",
-    "IS_SCHEDULED",
-    "OPAQUE_PATTERN",
-    "OP_PATTERN",
-    "PLAN_PREFIX",
-    "SCHEDULED_NEST",
-    "SEQUENTIAL",
-]
-
 #: Prefix of the scalar annotations that carry one field of a ``ScanPlan`` each.
 PLAN_PREFIX = "tvm_scan.plan."
 

@@ -18,8 +18,6 @@ from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.recurrence import Refusal
 
-__all__ = ["as_func", "as_module", "as_recurrence", "as_target"]
-
 #: What every GPU of a kind has: TVM's targets of CUDA say nothing of it, and those of WebGPU more.
 _LIMITS: dict[str, dict[str, int]] = {
     "cuda": {"max_threads_per_block": 1024, "max_shared_memory_per_block": 48 << 10},
@@ -121,8 +119,8 @@ def as_target(value: Any, caller: str) -> Target | None:
     try:
         options = _options(value) if isinstance(value, str) else dict(value)
         target = Target(options)
-        given = options if isinstance(options, dict) else {}
-        return _of_gpu(target, given) if "gpu" in target.keys else target
+        settings = options if isinstance(options, dict) else {}
+        return _of_gpu(target, settings) if "gpu" in target.keys else target
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[-1]
         said = said.partition(" Target creation from ")[0]
@@ -136,7 +134,7 @@ def _options(text: str) -> Any:
     return json.loads(text) if text.startswith("{") else text
 
 
-def _of_gpu(target: Target, given: Mapping[str, Any]) -> Target:
+def _of_gpu(target: Target, settings: Mapping[str, Any]) -> Target:
     """The target with a host, and with the limits of every GPU of its kind.
 
     Options that were given, and those of a tag, stay.
@@ -147,7 +145,7 @@ def _of_gpu(target: Target, given: Mapping[str, Any]) -> Target:
     if kind in _LIMITS:
         plain = dict(Target({n: options[n] for n in ("kind", "arch") if n in options}).attrs)
         for name, limit in _LIMITS[kind].items():
-            if name not in given and options.get(name) == plain.get(name):
+            if name not in settings and options.get(name) == plain.get(name):
                 options[name] = limit
     return Target(options, host=host)
 

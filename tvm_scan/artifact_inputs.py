@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["DEVICE_TYPES", "ArtifactError", "as_input"]
-
 DEVICE_TYPES = {"cpu": 1, "cuda": 2}
 #: Bytes at multiples of which arrays begin that TVM allocates; its code counts on that.
 _ALIGNMENT = 64

@@ -20,8 +20,6 @@ from typing import Any
 from tvm_scan._locks import ForkSafeLock
 from tvm_scan._toolkit import toolkit_environment
 
-__all__ = ["build", "exact_math"]
-
 _FLAG = "--use_fast_math"
 _lock = ForkSafeLock()
 

@@ -13,8 +13,6 @@ from tvm.tirx import PrimFunc, Stmt
 from tvm_scan import tir
 from tvm_scan.recurrence import Axis, Group, Recurrence
 
-__all__ = ["DeltaRule", "Read", "Term", "TimeLoop", "Written"]
-
 
 @dataclass(frozen=True, eq=False)
 class Read:
@@ -154,8 +152,8 @@ class DeltaRule:
     @property
     def written_last(self) -> tuple[Var, ...]:
         """Buffers with the state after time, and with what is made of it."""
-        kept = (self.state,) if self.is_kept else ()
-        return (*kept, *(store.buffer for store in self.finish))
+        states = (self.state,) if self.is_kept else ()
+        return (*states, *(store.buffer for store in self.finish))
 
     @property
     def groups(self) -> tuple[Group, ...]:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["check_filters"]
-
 _DTYPES = ("float32", "float64")
 
 

@@ -25,8 +25,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-__all__ = ["LEAST", "Chain", "Link", "parameters_of", "reads_of"]
-
 #: What is added to the sum of squares that a row is divided by the root of.
 LEAST = 1e-6
 
@@ -64,7 +62,7 @@ def reads_of(text: str) -> Mapping[str, Chain]:
     chains = {}
     for part in text.split(";") if text else ():
         name, _, functions = part.partition(":")
-        chains[name.strip()] = tuple(_link(one) for one in functions.split(","))
+        chains[name.strip()] = tuple(_link(link) for link in functions.split(","))
     return chains
 
 

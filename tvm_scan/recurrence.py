@@ -11,8 +11,6 @@ from tvm.tirx import PrimFunc, Stmt
 
 from tvm_scan import tir
 
-__all__ = ["Axis", "Carry", "Emit", "Group", "Recurrence", "Refusal", "RefusalKind", "Register"]
-
 
 class RefusalKind(Enum):
     """The kind of a refusal of a loop nest. Each has a minimal failing program in the tests."""

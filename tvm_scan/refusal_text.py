@@ -9,7 +9,6 @@ from tvm_scan.text import underlined
 if TYPE_CHECKING:
     from tvm_scan.recurrence import Refusal
 
-__all__ = ["refusal_text"]
 
 _CONTEXT = 6
 

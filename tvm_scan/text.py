@@ -14,8 +14,6 @@ from tvm.tirx import PrimFunc
 
 from tvm_scan import tir
 
-__all__ = ["as_text", "underlined"]
-
 #: NumPy's type of a dtype, where it has one, and a number of it in the script.
 _NUMBERS = [
     (kind, re.compile(rf"(?<=\b{name}\()-?[0-9][0-9.e+-]*(?=\))"))

@@ -17,33 +17,6 @@ from tvm.s_tir import SBlock
 from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
-__all__ = [
-    "VarMap",
-    "as_int",
-    "buffers_loaded",
-    "buffers_stored",
-    "byte_size",
-    "call_name",
-    "contains_var",
-    "dtype_of",
-    "fresh_copy",
-    "is_empty",
-    "is_half",
-    "is_leaf",
-    "is_true",
-    "loads",
-    "map_loads",
-    "prim_type",
-    "seq",
-    "shape_of",
-    "simplify",
-    "structurally_equal",
-    "substitute",
-    "variables",
-    "wide_dtype",
-    "zero_like",
-]
-
 
 class VarMap:
     """A map keyed by variable identity (``==`` on TVM variables builds an expression)."""

@@ -29,8 +29,6 @@ from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.verification.inputs import index_limits, unit_factors
 
-__all__ = ["WRONG", "Case", "compare", "load_cases", "make_cases", "save_cases"]
-
 #: First words of the message about a wrong candidate, also through a worker's error text.
 WRONG = "tvm_scan found a wrong candidate"
 #: Magnitude below which float32 holds every integer, with room for one more step.

@@ -1,7 +1,5 @@
 """A time for people."""
 
-__all__ = ["duration"]
-
 
 def duration(seconds: float) -> str:
     """A number of seconds in the unit that suits it: ``12.3 us``."""

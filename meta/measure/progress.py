@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.measure.duration import duration
 
-__all__ = ["MachinesGoneError", "Progress", "Stop", "shielded", "stop_on_interrupt"]
-
 _Result = TypeVar("_Result")
 
 

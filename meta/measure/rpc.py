@@ -27,8 +27,6 @@ from tvm_scan.meta.measure.progress import MachinesGoneError
 from tvm_scan.meta.measure.scratch import worker_initializer
 from tvm_scan.meta.measure.workers import allocate, evaluator_config, run_checked
 
-__all__ = ["RemoteRunner", "parse_tracker", "rpc_runner"]
-
 _LOG = logging.getLogger("tvm_scan")
 #: How often a candidate is given to another machine after one failed it.
 _RETRIES = 3

@@ -22,8 +22,6 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-__all__ = ["close_pool", "scratch_folder", "worker_initializer"]
-
 _PREFIX, _LOCK = "tvm-scan-run-", ".lock"
 #: Seconds within which a folder may not have its lock yet.
 _YOUNG = 60.0

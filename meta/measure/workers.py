@@ -25,16 +25,6 @@ from tvm_scan.meta.measure.check import Case, compare, load_cases
 from tvm_scan.meta.measure.scratch import worker_initializer
 from tvm_scan.schedules import expand_scans
 
-__all__ = [
-    "allocate",
-    "build_candidate",
-    "evaluator_config",
-    "local_builder",
-    "local_runner",
-    "run_checked",
-]
-
-
 leave_torch_out_of_workers()
 
 

@@ -26,16 +26,6 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in
 
-__all__ = [
-    "Candidate",
-    "Listed",
-    "Ranked",
-    "candidate_of",
-    "first_plans",
-    "plan_sets",
-    "space_size",
-]
-
 Plans = tuple[ScanPlan, ...]
 #: Combinations of plans that are all looked at; of more, how many are drawn.
 _WHOLE, _DRAWN = 1 << 14, 1 << 12

@@ -36,8 +36,6 @@ from tvm_scan.meta.space.expand import unmark
 from tvm_scan.schedules import expand_scans
 from tvm_scan.schedules.annotated import annotated_plans
 
-__all__ = ["CheckedTuning"]
-
 _LOG = logging.getLogger("tvm_scan")
 #: Of TVM's evolution, for spaces of some hundred plans.
 _SEARCH = {

@@ -19,8 +19,6 @@ from tvm.s_tir import meta_schedule as ms
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.search.features import CandidateRows
 
-__all__ = ["StockModel", "TimeModel", "rank_correlation"]
-
 #: Shallow trees that see a third of the features at a node each: there are a dozen rows at first.
 _PARAMETERS = {"max_depth": 3, "eta": 0.1, "colsample_bynode": 0.3, "nthread": 1, "verbosity": 0}
 _ROUNDS = 100
@@ -30,12 +28,12 @@ _ROUNDS = 100
 _LEAST, _PARTS, _CHANCE = 6, 4, 1.28
 
 
-def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     """Spearman's: 1 for the same order, 0 for what chance gives, -1 for the opposite order.
 
     Parameters
     ----------
-    one, other : ndarray
+    first, second : ndarray
         Of one length. Equal values share a rank.
 
     Returns
@@ -43,7 +41,7 @@ def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
     float
         0 where all values of one of them are equal.
     """
-    left, right = (_ranks(values) - (len(values) + 1) / 2 for values in (one, other))
+    left, right = (_ranks(values) - (len(values) + 1) / 2 for values in (first, second))
     scale = float(np.sqrt((left**2).sum() * (right**2).sum()))
     return float((left * right).sum()) / scale if scale > 0 else 0.0
 

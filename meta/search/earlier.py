@@ -12,8 +12,6 @@ from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["earlier_records"]
-
 #: Facts of a measurement without which its time says nothing of this search.
 _SAME = ("host", "machine", "processor", "cores", "gpu")
 

@@ -23,8 +23,6 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.registry import SCHEDULES
 
-__all__ = ["CandidateRows", "decisions_of", "row_of"]
-
 
 def decisions_of(plan: ScanPlan) -> list[float]:
     """A plan as numbers: logarithms of its sizes, 0 or 1 for what is decided so or so.

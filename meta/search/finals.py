@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from tvm_scan.meta.search.result import Trial
 
-__all__ = ["PASSES", "ROUNDS", "contenders"]
-
-#: Turns that each contender gets, and how often the field may change.
+#: Rounds that each contender gets, and how often the field may change.
 ROUNDS, PASSES = 3, 8
 #: How far behind the first one a contender may be, and how many there are.
 _NEAR, _MOST = 1.1, 3
@@ -27,8 +25,8 @@ def contenders(trials: Sequence[Trial], default: Trial | None) -> list[Trial]:
     Returns
     -------
     list of Trial
-        The fastest, those that are nearly as fast, and the default plans; none where the first
-        place is held by a confirmed time, or by the default with nothing near it.
+        The fastest, those that are nearly as fast, and the default plans; none where the
+        fastest has a confirmed time, or is the default with nothing near it.
     """
     timed = [(trial.seconds, trial) for trial in trials if trial.seconds is not None]
     ran = sorted(timed, key=lambda pair: pair[0])

@@ -41,8 +41,6 @@ from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["FunctionSearch"]
-
 _LOG = logging.getLogger("tvm_scan")
 #: Candidates that are built together: a builder starts its processes anew for every batch.
 _BATCH = 8
@@ -148,7 +146,7 @@ class FunctionSearch:
         self.bar.end(self.result.measured, None if best is None else best.seconds)
 
     def confirm(self) -> None:
-        """Measure the fastest and the default again, in turns, until the first place is held.
+        """Measure the fastest and the default again, in turns, until the fastest stays the fastest.
 
         A time that was measured once is the lower the luckier the moment was, and the least of
         many is the luckiest. The new times take the place of the old ones, in the records, too.
@@ -168,7 +166,7 @@ class FunctionSearch:
                 for _ in range(ROUNDS):
                     self._each(waiting, tell)
             if self.stop:
-                return  # some have had more turns than others
+                return  # some have had more rounds than others
             for plans, results in rounds.items():
                 self._confirmed(plans, results)
 
@@ -186,7 +184,7 @@ class FunctionSearch:
             self._record(candidate, seconds, instead_of=earlier)
         else:
             return
-        plans_of_trials = [one.plans for one in self.result.trials]
+        plans_of_trials = [trial.plans for trial in self.result.trials]
         self.result.trials[plans_of_trials.index(plans)] = trial
 
     def _wrong(self, plans: Any, error: str) -> Trial:

@@ -18,8 +18,6 @@ from tvm_scan.schedules.common.sizes import known_extent, known_rows
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["Arithmetic", "arithmetic_of"]
-
 _OPERATORS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 #: Calls that are exponentials or as dear as one.
 _EXPONENTIALS = ("exp", "exp2", "exp10", "log", "log2", "log10", "log1p", "tanh", "sigmoid", "pow")

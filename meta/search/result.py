@@ -7,8 +7,6 @@ from pathlib import Path
 
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["FunctionResult", "Trial", "TuningResult"]
-
 
 @dataclass(frozen=True)
 class Trial:

@@ -33,8 +33,6 @@ from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.default import host_target
 
-__all__ = ["tune"]
-
 Program: TypeAlias = tirx.PrimFunc | IRModule | Mapping[str, tirx.PrimFunc]
 RunnerFactory = Callable[[Path], ms.runner.Runner]
 #: Seconds that a budget leaves for the finals of a function, or a fifth of its share.

@@ -1,7 +1,7 @@
 """Values that every decision of a plan may take: the one source of every search.
 
 A space is the branches of every schedule of a device; within a branch every decision has its own
-ordered values. Sampling draws from them, enumeration walks through them, and a mutation moves to
+ordered values. Sampling draws from them, enumeration goes through them, and a mutation moves to
 the value beside.
 """
 
@@ -19,8 +19,6 @@ from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.registry import schedules_of
-
-__all__ = ["branches", "enumerate_plans", "fits", "size"]
 
 
 def branches(target: Target, recurrence: TimeLoop) -> list[Branch]:

@@ -21,8 +21,6 @@ from tvm_scan.schedules.leftover import schedule_leftovers
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import nest_of, silent
 
-__all__ = ["ExpandScansPostproc", "expand_checked", "mark", "unmark"]
-
 #: Sequential programs by the mark on their candidates.
 _MARKED: dict[str, IRModule] = {}
 

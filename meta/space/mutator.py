@@ -12,8 +12,6 @@ from tvm.s_tir.schedule import Trace
 from tvm_scan import tir
 from tvm_scan.annotations import PLAN_PREFIX
 
-__all__ = ["NeighbourMutator", "plan_samples"]
-
 
 def plan_samples(trace: Trace) -> list[tuple[Any, int, int]]:
     """Sampling instructions that feed a plan, each with its choice and its number of values.

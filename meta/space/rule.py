@@ -32,8 +32,6 @@ from tvm_scan.schedules.machine.device import DEVICES, Device, device_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in, nest_of
 
-__all__ = ["ScanRule", "annotate", "register_hooks", "sample_branches", "scan_space"]
-
 
 def annotate(sch: Schedule, block: Any, plan: ScanPlan) -> None:
     """Write a plan into a block's annotations, and a mark on its loops for TVM's own rules.

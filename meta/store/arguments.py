@@ -10,8 +10,6 @@ from tvm.s_tir.meta_schedule.database import Database
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.store.database import RecordStore
 
-__all__ = ["as_database"]
-
 
 def as_database(value: Any, caller: str) -> RecordStore | Database | None:
     """The records that a caller gave, or those in the folder that he named.

@@ -17,6 +17,7 @@ from tvm import IRModule, tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
+from tvm_scan._versions import why_foreign
 from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.meta.store.entry import Entry, canonical
 from tvm_scan.meta.store.failure import RecordError
@@ -28,12 +29,9 @@ from tvm_scan.meta.store.files import (
 )
 from tvm_scan.meta.store.lines import Row
 from tvm_scan.meta.store.names import MANIFEST, RECORDS, WORKLOADS
-from tvm_scan.meta.store.provenance import why_foreign
 from tvm_scan.meta.store.rows import Content, program_digest, read_content, record_digest
 from tvm_scan.meta.store.summary import Summary, sealed
 from tvm_scan.schedules.plan import ScanPlan
-
-__all__ = ["RecordStore"]
 
 #: Of lines that are no records, how many are named.
 _SHOWN = 10

@@ -24,8 +24,6 @@ from tvm_scan.schedules.dispatch import dispatch_by_length, stands_in_branch
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["dispatched", "plans_by_length"]
-
 #: Lengths that are asked about, as powers of two.
 _SHORTEST, _LONGEST = 3, 22
 #: Most plans in one function: its code grows with each.

@@ -26,9 +26,6 @@ from tvm_scan.schedules.choose.unfit import why_unfit
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks, nest_of
 
-__all__ = ["Entry", "canonical", "shapes_text"]
-
-
 #: TVM writes this many seconds for a candidate that did not run; in less than a few cycles nothing
 #: runs.
 _FAILED, _LEAST = 1e9, 1e-9

@@ -15,8 +15,6 @@ from tvm_scan.meta.store.failure import RecordError
 from tvm_scan.meta.store.files import contents, reading
 from tvm_scan.meta.store.names import MANIFEST, RECORDS, WORKLOADS
 
-__all__ = ["export_archive", "import_archive", "merge", "prune"]
-
 _LOG = logging.getLogger("tvm_scan")
 _MEMBERS = (WORKLOADS, MANIFEST, RECORDS)
 #: Unpacked size beyond which an archive is refused.

@@ -2,8 +2,6 @@
 
 from tvm_scan.errors import ScanError
 
-__all__ = ["RecordError"]
-
 
 class RecordError(ScanError):
     """A database of records cannot be read or written; nothing that was in it is lost."""

@@ -20,16 +20,6 @@ from filelock import FileLock, Timeout
 from tvm_scan._files import is_part, write_file
 from tvm_scan.meta.store.names import MANIFEST, RECORDS, WORKLOADS
 
-__all__ = [
-    "contents",
-    "is_database",
-    "locked",
-    "reading",
-    "replace_file",
-    "replace_files",
-]
-
-
 _LOG = logging.getLogger("tvm_scan")
 _LOCK, _LOCK_TIMEOUT = ".lock", 60.0
 _JOURNAL = "journal.json"

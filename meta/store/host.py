@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 
-__all__ = ["host_facts"]
-
 
 def host_facts() -> dict[str, str]:
     """Name, architecture and processor of the machine."""

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Row", "parse_lines", "read_manifest", "record_fault", "workload_fault"]
-
 #: A record is some kilobytes; a line beyond this is none.
 _LONGEST = 64 << 20
 #: Seconds beyond which a number is no time: TVM marks what failed with less.
@@ -153,7 +151,7 @@ def record_fault(value: Any, workloads: list[Any]) -> str | None:
 
 
 def _is_shallow(value: Any) -> bool:
-    """Return whether lists and objects hold one another to a depth that everybody can walk."""
+    """Return whether lists and objects hold one another to a depth that everybody can read."""
     level = [value]
     for _ in range(_LEVELS):
         nested = [v for v in level if isinstance(v, list | dict)]

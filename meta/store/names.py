@@ -1,7 +1,5 @@
 """Names of the files of a database: the first two are those of TVM's ``JSONDatabase``."""
 
-__all__ = ["MANIFEST", "RECORDS", "WORKLOADS"]
-
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
 MANIFEST = "manifest.json"

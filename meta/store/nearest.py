@@ -28,8 +28,6 @@ from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["Tuned", "known_plans", "plan_for", "shapes_of", "tuned_function"]
-
 
 @dataclass(frozen=True)
 class Tuned:

@@ -9,12 +9,10 @@ from typing import Any
 from tvm.target import Target
 
 import tvm_scan
-from tvm_scan._versions import tvm_version, why_foreign
+from tvm_scan._versions import tvm_version
 from tvm_scan.meta.store.host import host_facts
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.machine.machine import Machine
-
-__all__ = ["provenance", "why_foreign"]
 
 
 def provenance(target: Target, seed: int) -> dict[str, Any]:

@@ -23,8 +23,6 @@ from tvm_scan.schedules.leftover import schedule_leftovers
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import ensure_blocks, nest_of
 
-__all__ = ["replay", "replay_record"]
-
 _LOG = logging.getLogger("tvm_scan")
 
 

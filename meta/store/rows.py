@@ -13,8 +13,6 @@ from tvm_scan.meta.store.files import contents
 from tvm_scan.meta.store.lines import Row, parse_lines, read_manifest, record_fault, workload_fault
 from tvm_scan.meta.store.names import MANIFEST, RECORDS, WORKLOADS
 
-__all__ = ["Content", "Record", "program_digest", "read_content", "record_digest", "times_of"]
-
 
 class Record(NamedTuple):
     """One record as it stands in the files; see ``entry.Entry``."""

@@ -20,8 +20,6 @@ from tvm_scan.meta.store.files import reading
 from tvm_scan.meta.store.host import host_facts
 from tvm_scan.meta.store.rows import Record, program_digest, read_content, times_of
 
-__all__ = ["Summary", "best_of", "read_summaries", "sealed"]
-
 
 @dataclass(frozen=True)
 class Summary:

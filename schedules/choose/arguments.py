@@ -17,16 +17,6 @@ from tvm_scan.schedules.choose.default import default_plan, host_target
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = [
-    "Chooser",
-    "as_choice",
-    "as_plan",
-    "block_at",
-    "check_fits",
-    "target_for",
-    "target_of_plan",
-]
-
 Chooser = Callable[[TimeLoop], ScanPlan]
 
 

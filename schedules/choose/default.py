@@ -17,8 +17,6 @@ from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan, schedules_of
 
-__all__ = ["Candidate", "Decision", "decide", "default_plan", "host_target"]
-
 
 @dataclass(frozen=True)
 class Candidate:

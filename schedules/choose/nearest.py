@@ -14,8 +14,6 @@ from tvm_scan.schedules.choose.unfit import why_unfit
 from tvm_scan.schedules.common.sizes import UNKNOWN, sizes_of
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["Known", "nearest"]
-
 #: Powers of two, of lanes and steps together, beyond which a shape says nothing about another.
 _FARTHEST = 2
 

@@ -13,8 +13,6 @@ from tvm_scan.schedules.choose.default import default_plan, host_target
 from tvm_scan.schedules.choose.shipped import shipped_plan
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["Records", "plan_of", "recorded_plan"]
-
 
 class Records(Protocol):
     """Plans that were measured; ``tvm_scan.meta.RecordStore`` is one."""

@@ -16,8 +16,6 @@ from tvm_scan.schedules.delta.gpu_plan import DeltaBlocks
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["RULES", "Rule", "factor_of"]
-
 
 @dataclass(frozen=True)
 class Rule:

@@ -15,8 +15,6 @@ import tvm_ffi
 
 from tvm_scan.delta_rule import TimeLoop
 
-__all__ = ["shape_key"]
-
 #: Bump where the text of a key changes, so that old keys find nothing.
 _VERSION = 1
 #: Constants of indices up to this size are offsets; larger ones come from an extent.
@@ -152,9 +150,9 @@ class _Writer:
             return left
         if kind == "prim.Mul":
             left, right = self._linear(data["a"]), self._linear(data["b"])
-            for one, other in ((left, right), (right, left)):
-                if set(one) == {""}:
-                    return {name: _times(one[""], value) for name, value in other.items()}
+            for side, other in ((left, right), (right, left)):
+                if set(side) == {""}:
+                    return {name: _times(side[""], value) for name, value in other.items()}
         return {self._write(number): 1}
 
 

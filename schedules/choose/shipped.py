@@ -23,8 +23,6 @@ from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["machine_key", "shipped_plan"]
-
 _LOG = logging.getLogger("tvm_scan")
 
 

@@ -9,8 +9,6 @@ from tvm_scan.errors import PlanError
 from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["why_unfit"]
-
 
 def why_unfit(plan: ScanPlan, target: Target, recurrence: TimeLoop) -> str | None:
     """Say why a recorded plan is not used for a recurrence, be it the record's own or a near one.

@@ -18,8 +18,6 @@ from tvm_scan.extraction.statements import stores_in
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.common.ir import as_dtype, int_const
 
-__all__ = ["Points", "points_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Points:

@@ -13,8 +13,6 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 
-__all__ = ["branches", "choices_as_selects", "unconditional_loads"]
-
 #: Operations that a choice may guard against: a divisor of zero.
 _GUARDED = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
@@ -71,10 +69,10 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
     def on_call(call: Call) -> Any:
         if tir.call_name(call) != "prim.if_then_else":
             return call
-        condition, one, other = call.args
-        if not (always(one) and always(other)):
+        condition, first, second = call.args
+        if not (always(first) and always(second)):
             return call
-        return tirx.Select(condition, one, other)
+        return tirx.Select(condition, first, second)
 
     return tvm_ffi.structural_map(stmt, (Call, on_call))
 
@@ -106,7 +104,7 @@ def unconditional_loads(stmt: Any) -> list[TensorLoad]:
         unconditional.extend(
             load
             for load in unconditional_loads(call.args[1])
-            if any(tir.structurally_equal(load, one) for one in other)
+            if any(tir.structurally_equal(load, alike) for alike in other)
         )
         return skip
 

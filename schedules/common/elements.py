@@ -12,8 +12,6 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const, local
 
-__all__ = ["Elements", "store_all"]
-
 
 class Elements:
     """Storage for one element of every group of a level, ``lead`` times.

@@ -22,18 +22,6 @@ from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence, Register
 from tvm_scan.schedules.common.ir import each, local
 
-__all__ = [
-    "LOG2E",
-    "Invariants",
-    "Loops",
-    "fold_exponent",
-    "hold_invariants",
-    "is_costly",
-    "register_of",
-    "replaced",
-    "values_of",
-]
-
 LOG2E = 1.4426950408889634
 #: Arrays, and cells of one for each lane: what stays in the first-level cache beside the rest.
 _MOST = 8

@@ -13,25 +13,6 @@ from tvm.tirx import ForKind, IterVar
 
 from tvm_scan import tir
 
-__all__ = [
-    "RUN",
-    "Kernel",
-    "as_dtype",
-    "at_least_one",
-    "bound_loop",
-    "chunks_over",
-    "each",
-    "for_one_block",
-    "int_const",
-    "interleaved_chains",
-    "like_register",
-    "local",
-    "loop",
-    "threads_over",
-    "when",
-    "whole",
-]
-
 
 def int_const(value: int, like: Any) -> Any:
     """Integer constant of the dtype of ``like`` (an expression or a dtype)."""

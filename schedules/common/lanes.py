@@ -13,15 +13,6 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import as_dtype, each, int_const, local
 
-__all__ = [
-    "carry_scratch",
-    "clear",
-    "decode_lanes",
-    "guard_of",
-    "lane_count",
-    "state_buffers",
-]
-
 
 def lane_count(recurrence: Recurrence) -> Any:
     """Number of lanes; int64 where the lanes' own dtype may not hold it."""

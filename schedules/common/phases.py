@@ -29,8 +29,6 @@ from tvm_scan.schedules.common.lanes import (
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
 
-__all__ = ["Phases"]
-
 
 class Phases(ABC):
     """Parts that are reduced, scanned, and replayed from their carries.

@@ -15,19 +15,6 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import local
 
-__all__ = [
-    "Pool",
-    "Values",
-    "exp",
-    "exp2",
-    "exp2_in_range",
-    "log",
-    "log1p",
-    "log1p_unit",
-    "sigmoid",
-    "tanh",
-]
-
 _F32 = "float32"
 _LOG2E = 1.4426950408889634
 _LN2_HIGH = 0.693359375  # 9 bits: n * _LN2_HIGH is exact for the n that occur
@@ -72,7 +59,7 @@ class Pool:
     Parameters
     ----------
     width : int
-        Lanes of a vector.
+        Cells of a vector.
     """
 
     def __init__(self, width: int) -> None:
@@ -92,7 +79,7 @@ class Pool:
 
 
 class Values:
-    """Places for the intermediate values of one statement, so that they are computed once.
+    """Registers for the intermediate values of one statement, so that they are computed once.
 
     A polynomial uses its argument many times; written out as one expression, nested functions
     would grow exponentially, and TVM's vectoriser has no variables that hold vectors.
@@ -101,21 +88,21 @@ class Values:
     ----------
     pool : Pool
         Where values live.
-    lane : Expr
-        Lane of the vector loop.
+    cell : Expr
+        Cell of the vector loop.
     ldexp : bool
         Whether the target scales vectors by powers of two in one instruction.
     """
 
-    def __init__(self, pool: Pool, lane: Any, ldexp: bool = False) -> None:
-        self.pool, self.lane, self.ldexp = pool, lane, ldexp
+    def __init__(self, pool: Pool, cell: Any, ldexp: bool = False) -> None:
+        self.pool, self.cell, self.ldexp = pool, cell, ldexp
         self.stores: list[Any] = []
 
     def __call__(self, value: Any) -> Any:
         """Keep ``value`` and return where it is."""
         buffer = self.pool.get(len(self.stores), tir.dtype_of(value))
-        self.stores.append(tirx.BufferStore(buffer, value, [self.lane]))
-        return tirx.BufferLoad(buffer, [self.lane])
+        self.stores.append(tirx.BufferStore(buffer, value, [self.cell]))
+        return tirx.BufferLoad(buffer, [self.cell])
 
 
 def exp(x: Any, let: Values) -> Any:

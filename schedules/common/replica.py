@@ -25,8 +25,6 @@ from tvm_scan.schedules.common.elements import Elements, store_all
 from tvm_scan.schedules.common.ir import each, like_register
 from tvm_scan.schedules.common.shared_parts import shared_parts
 
-__all__ = ["Replica"]
-
 _UNROLL_LIMIT = 64
 
 
@@ -158,9 +156,9 @@ class Replica:
         buffer, indices = self.carry(index, cell, inner)
         return tirx.BufferLoad(buffer, indices)
 
-    def set_carry(self, index: int, cell: Sequence[Any], value: Any, inner: Any = None) -> Any:
+    def set_carry(self, index: int, cell: Sequence[Any], value: Any) -> Any:
         """Statement that sets a carry cell."""
-        buffer, indices = self.carry(index, cell, inner)
+        buffer, indices = self.carry(index, cell)
         return tirx.BufferStore(buffer, value, indices)
 
     def like(self, tag: str) -> Replica:

@@ -7,8 +7,6 @@ from typing import Any
 
 from tvm.ir import Var
 
-__all__ = ["Built"]
-
 
 @dataclass(frozen=True, eq=False)
 class Built:

@@ -18,8 +18,6 @@ from tvm.ir import Call, Var
 from tvm_scan import tir
 from tvm_scan.schedules.common.invariants import is_costly, replaced
 
-__all__ = ["shared_parts"]
-
 _KINDS = (Call, tirx.Mul, tirx.Add, tirx.Sub, tirx.Div, tirx.Max, tirx.Min, tirx.Select)
 
 

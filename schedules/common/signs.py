@@ -9,8 +9,6 @@ from tvm.ir import Call
 
 from tvm_scan import tir
 
-__all__ = ["never_positive"]
-
 
 def never_positive(x: Any) -> bool:
     """Return whether ``x`` is minus a magnitude by its form (or NaN)."""

@@ -8,16 +8,6 @@ from typing import Any
 from tvm_scan import tir
 from tvm_scan.delta_rule import TimeLoop
 
-__all__ = [
-    "UNKNOWN",
-    "chunks_too_short",
-    "element_bytes",
-    "element_parts",
-    "known_extent",
-    "known_rows",
-    "sizes_of",
-]
-
 #: Stand-in for an extent that is not known until run time.
 UNKNOWN = 4096
 

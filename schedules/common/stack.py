@@ -14,8 +14,6 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import Kernel, as_dtype, like_register
 
-__all__ = ["on_stack"]
-
 #: Bytes of the largest buffer that TVM puts on the stack.
 _LARGEST_SLOT = 1024
 #: Bytes of a line, at which every array begins: its vectors cross none.

@@ -23,8 +23,6 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of, statements
 
-__all__ = ["StateReduction", "reduction_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class StateReduction:

@@ -22,8 +22,6 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import is_constant
 from tvm_scan.recurrence import Recurrence
 
-__all__ = ["NoSplit", "StateSplit", "split_of", "split_states", "statements"]
-
 
 class NoSplit(Exception):
     """The step has another form; the message says where."""

@@ -13,8 +13,6 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 
-__all__ = ["contiguous_axis", "time_is_outside"]
-
 
 @lru_cache(maxsize=64)
 def contiguous_axis(recurrence: Recurrence) -> str | None:

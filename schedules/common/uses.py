@@ -10,8 +10,6 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 
-__all__ = ["as_used"]
-
 
 def as_used(part: Any, load: TensorLoad) -> Any:
     """The load; of a half its cast to float32, if it is used in no other way."""

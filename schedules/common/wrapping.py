@@ -28,8 +28,6 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 
-__all__ = ["Overflow", "with_wrapping"]
-
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.LShift)
 
 

@@ -22,8 +22,6 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.plans import CpuPlan
 
-__all__ = ["build_chunks"]
-
 
 def build_chunks(recurrence: Recurrence, plan: CpuPlan) -> Built:
     """Reduce chunks to elements, scan the elements of a lane, replay the chunks.

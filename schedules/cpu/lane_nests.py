@@ -18,6 +18,7 @@ from tvm_scan.schedules.common.branches import branches, choices_as_selects
 from tvm_scan.schedules.common.invariants import hold_invariants
 from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, interleaved_chains, loop, when
 from tvm_scan.schedules.common.lanes import clear, decode_lanes, guard_of, lane_count
+from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_stack
@@ -26,9 +27,7 @@ from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores, w
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.strip_sums import StripSums
 from tvm_scan.schedules.cpu.time_vector import TimeVector
-from tvm_scan.schedules.cpu.vector_math import Pool, hoist_first_iteration, with_vector_math
-
-__all__ = ["build_lanes"]
+from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
 
 #: Lanes of one vector operation; TVM splits it into what the machine has.
 _VECTOR = 32
@@ -190,7 +189,7 @@ def _lane_nest(
     registers = [*replica.buffers, *values, *(tiles.buffers if tiles else [])]
     if width > 1:
         # Without a use outside the vector loop TVM would move the registers into it and shrink
-        # them to one lane.
+        # them to one cell.
         stmts.insert(0, clear([*replica.buffers, *values]))
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
     body = with_line_stores(body, tiles.stored if tiles else held.dtypes)

@@ -19,15 +19,6 @@ from tvm_scan.schedules.common.ir import local
 from tvm_scan.schedules.cpu.line_stores import output_stores
 from tvm_scan.schedules.cpu.transpose import square_side
 
-__all__ = [
-    "Shared",
-    "Stream",
-    "loads_along_time",
-    "shared_loads",
-    "stores_along_time",
-    "takes_lane_tiles",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Stream:

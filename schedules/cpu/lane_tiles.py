@@ -34,8 +34,6 @@ from tvm_scan.schedules.cpu.line_stores import line_store
 from tvm_scan.schedules.cpu.step_parts import step_parts
 from tvm_scan.schedules.cpu.transpose import Square
 
-__all__ = ["LaneTiles"]
-
 
 class LaneTiles:
     """The tiles of a block of lanes.
@@ -64,7 +62,7 @@ class LaneTiles:
         self.squares = {dtype: Square(dtype) for dtype in dtypes}
         #: Steps of a tile: a line of the narrowest cells; longer tiles leave the nearest cache.
         self.steps = max(square.side for square in self.squares.values())
-        self.stages = {
+        self.row_buffers = {
             d: local(f"stage_{d}", [q.side, self.steps], d) for d, q in self.squares.items()
         }
         self.slot = tirx.Var("slot", "int32")
@@ -127,7 +125,7 @@ class LaneTiles:
     @property
     def arrays(self) -> list[Var]:
         """Buffers that registers cannot hold."""
-        return [*self.stages.values(), *(shared.tile for shared in self.shared)]
+        return [*self.row_buffers.values(), *(shared.tile for shared in self.shared)]
 
     def serial_scan(self, replica: Replica, across: Callable[[Callable[[Any], Any]], Any]) -> Any:
         """All steps: tiles, then what is left of them one by one.
@@ -197,11 +195,11 @@ class LaneTiles:
     def _move(self, stream: Stream, replica: Replica, first: Any) -> Any:
         """A stream between memory and its tile, by squares of lanes and steps.
 
-        Rows pass through ``stage``: rows a power of two apart meet in one set of the caches, where
+        Rows pass through a buffer: rows a power of two apart meet in one set of the caches, where
         the columns of a square would push one another out.
         """
         dtype = _wide(stream.buffer)
-        square, stage = self.squares[dtype], self.stages[dtype]
+        square, row_buffer = self.squares[dtype], self.row_buffers[dtype]
         side, tile = square.side, replica.register(stream.tile)
         last = linear_in(stream.indices[-1], self.time.var)
         assert last is not None
@@ -226,14 +224,14 @@ class LaneTiles:
             """``side`` lanes."""
 
             def transpose(cell: int) -> Any:
-                """A square: its rows lie in ``stage``, its columns in the tile, or the reverse."""
+                """A square: its rows lie in a buffer, its columns in the tile, or the reverse."""
                 if stream.is_output:
                     return square.transpose(
                         lambda i: tirx.BufferLoad(tile, in_tile(k, cell + i)),
-                        lambda i, v: tirx.BufferStore(stage, v, staged(i, cell)),
+                        lambda i, v: tirx.BufferStore(row_buffer, v, staged(i, cell)),
                     )
                 return square.transpose(
-                    lambda i: tirx.BufferLoad(stage, staged(i, cell)),
+                    lambda i: tirx.BufferLoad(row_buffer, staged(i, cell)),
                     lambda i, v: tirx.BufferStore(tile, v, in_tile(k, cell + i)),
                 )
 
@@ -242,13 +240,15 @@ class LaneTiles:
                 if stream.is_output:
                     return tir.seq(
                         self._store(
-                            stream.buffer, tirx.BufferLoad(stage, staged(i, c)), memory(lane, c)
+                            stream.buffer,
+                            tirx.BufferLoad(row_buffer, staged(i, c)),
+                            memory(lane, c),
                         )
                         for c in lines
                     )
                 held = [tirx.BufferLoad(stream.buffer, memory(lane, c)) for c in lines]
                 out = [
-                    tirx.BufferStore(stage, _row(value, stage), staged(i, c))
+                    tirx.BufferStore(row_buffer, _row(value, row_buffer), staged(i, c))
                     for value, c in zip(held, lines, strict=True)
                 ]
                 if self.prefetch:

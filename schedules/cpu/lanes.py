@@ -30,8 +30,6 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Serial, Tiles
 
-__all__ = ["Lanes"]
-
 #: Calls for which ``library_math`` decides.
 _TRANSCENDENTAL = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow")
 

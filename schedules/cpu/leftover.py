@@ -20,8 +20,6 @@ from tvm_scan.schedules.machine.device import Device
 from tvm_scan.schedules.machine.terms import in_terms_of
 from tvm_scan.schedules.splice import blocks_in, splice
 
-__all__ = ["unbind_leftovers"]
-
 #: Most cells of the buffers that every point is given for itself.
 _LARGEST = 1 << 16
 

@@ -25,17 +25,6 @@ from tvm_scan.schedules.common.ir import local, loop
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.cpu.transpose import LINE_BYTES
 
-__all__ = [
-    "HeldStores",
-    "flush",
-    "hold_stores",
-    "line_store",
-    "line_store_ir",
-    "output_stores",
-    "takes_line_stores",
-    "with_line_stores",
-]
-
 #: No bfloat16: TVM keeps it in registers as float32, and narrows it only in its own stores.
 _LLVM_TYPES = {
     "float32": "float",

@@ -23,15 +23,6 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import VectorScan
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = [
-    "CpuPlan",
-    "chunk_counts",
-    "has_ldexp",
-    "past_caches",
-    "vector_branches",
-    "vector_shapes",
-]
-
 #: Fewest steps in a chunk that are worth a task of their own.
 _LEAST_CHUNK = 16
 #: Steps of a vector's cell where cells hold runs.

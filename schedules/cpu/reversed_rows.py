@@ -19,8 +19,6 @@ from tvm_scan.extraction.nest import linear_in
 from tvm_scan.schedules.common.branches import unconditional_loads
 from tvm_scan.schedules.cpu.vector_values import Vector
 
-__all__ = ["REVERSED_BYTES", "ReversedRows"]
-
 #: Bytes of cells of which every processor shuffles whole vectors in one or two instructions.
 REVERSED_BYTES = (4, 8)
 

@@ -19,8 +19,6 @@ from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Serial
 
-__all__ = ["Sequential"]
-
 
 @dataclass(frozen=True)
 class Sequential(CpuPlan):

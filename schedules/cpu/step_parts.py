@@ -18,8 +18,6 @@ from tvm_scan.schedules.common.ir import local
 from tvm_scan.schedules.cpu.cost.count import count
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration
 
-__all__ = ["StepParts", "step_parts"]
-
 
 @dataclass(frozen=True, eq=False)
 class StepParts:
@@ -91,8 +89,8 @@ def _values_of_a_step(recurrence: Recurrence, stmts: list[Any]) -> tir.VarMap:
     states = tir.VarMap((carry.state, True) for carry in recurrence.carries)
     values = tir.VarMap()
     for register in recurrence.registers:
-        kept = register.local in states or register.previous or register.visible
-        if kept or register.timed or prod(tir.shape_of(register.local)) != 1:
+        outlives = register.local in states or register.previous or register.visible
+        if outlives or register.timed or prod(tir.shape_of(register.local)) != 1:
             continue
         if recurrence.finish is not None and tir.contains_var(recurrence.finish, [register.local]):
             continue

@@ -12,8 +12,6 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import local
 
-__all__ = ["StripSums"]
-
 
 class StripSums:
     """Registers of one vector of lanes, for what a loop adds to again and again.
@@ -46,7 +44,7 @@ class StripSums:
         stmt : Stmt
             What a vector loop does for a lane.
         lane : Expr
-            Lane of the vector.
+            Index of the lane in the block.
         """
 
         def on_loop(loop: tirx.For) -> Any:

@@ -26,8 +26,6 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Chunks, Picture
 
-__all__ = ["ThreePhase"]
-
 #: Steps of a tile that goes through the three phases in the cache.
 _TILES = (1 << 15, 1 << 17, 1 << 19)
 #: Steps of a lane below which no chunks of vectors are compared.

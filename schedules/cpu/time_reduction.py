@@ -16,7 +16,6 @@ from tvm_scan.schedules.cpu.vector_values import Vector, all_on_vectors, names
 if TYPE_CHECKING:
     from tvm_scan.schedules.cpu.time_vector import TimeVector
 
-__all__ = ["TimeReduction"]
 
 #: Vectors that are reduced together: enough of them make the narrow last steps rare.
 _BATCH = 4

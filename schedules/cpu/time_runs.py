@@ -24,7 +24,6 @@ from tvm_scan.schedules.cpu.vector_values import Vector, all_on_vectors, names
 if TYPE_CHECKING:
     from tvm_scan.schedules.cpu.time_vector import TimeVector
 
-__all__ = ["RUN", "TimeRuns"]
 
 #: Steps of a run: the side of the block that unpacking transposes.
 RUN = 4

@@ -20,16 +20,15 @@ from tvm_scan.schedules.common.branches import branches
 from tvm_scan.schedules.common.elements import Elements, store_all
 from tvm_scan.schedules.common.ir import as_dtype, int_const, loop
 from tvm_scan.schedules.common.lanes import clear
+from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.reversed_rows import ReversedRows
 from tvm_scan.schedules.cpu.time_reduction import TimeReduction
 from tvm_scan.schedules.cpu.time_runs import TimeRuns
-from tvm_scan.schedules.cpu.vector_math import Pool, hoist_first_iteration, with_vector_math
+from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
 from tvm_scan.schedules.cpu.vector_values import Vector, all_on_vectors, blend, names, shift
-
-__all__ = ["TimeVector"]
 
 
 class TimeVector:

@@ -10,8 +10,6 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import local
 
-__all__ = ["LINE_BYTES", "Square", "square_side"]
-
 #: Bytes of a cache line, which is one row of a square.
 LINE_BYTES = 64
 

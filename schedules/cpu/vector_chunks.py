@@ -34,8 +34,6 @@ from tvm_scan.schedules.cpu.line_stores import with_line_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.time_vector import TimeVector
 
-__all__ = ["build_vector_chunks"]
-
 
 def build_vector_chunks(recurrence: Recurrence, plan: CpuPlan) -> Built:
     """Scan the first piece of a tile and reduce the others, scan these, replay them; the next tile.

@@ -1,7 +1,7 @@
 """Polynomials for the elementary functions in the vector loops of a loop that runs as it is.
 
 A loop of `tvm_scan.loops` that is no scan has its vectors written in it; LLVM would call a library
-for each lane of an ``exp`` in one.
+for each cell of an ``exp`` in one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import Kernel
 from tvm_scan.schedules.common.lanes import clear
+from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.stack import on_stack
-from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
+from tvm_scan.schedules.cpu.vector_math import with_vector_math
 from tvm_scan.schedules.machine.machine import Machine
-
-__all__ = ["with_vector_loops"]
 
 
 def with_vector_loops(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
@@ -61,7 +60,7 @@ def _in_block(block: SBlock, ldexp: bool) -> SBlock:
     buffers = [buffer for pool in pools.values() for buffer in pool.buffers]
     if not buffers:
         return block
-    # Without a use outside of the vector loops TVM would shrink these to one lane.
+    # Without a use outside of the vector loops TVM would shrink these to one cell.
     body = tir.seq([clear(buffers), body])
     kernel = on_stack(Kernel(block.name_hint, [], [], body, buffers))
     return SBlock(

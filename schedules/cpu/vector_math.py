@@ -1,6 +1,6 @@
 """Exponentials and logarithms that stay in vectors on LLVM targets.
 
-LLVM turns ``exp`` of a vector into one library call per lane. Inside vector loops over lanes,
+LLVM turns ``exp`` of a vector into one library call per cell. Inside vector loops over lanes,
 float32 ``exp``, ``exp2``, ``log``, ``log1p``, ``sigmoid`` and ``tanh`` are replaced by
 polynomials.
 """
@@ -28,8 +28,6 @@ from tvm_scan.schedules.common.polynomials import (
 )
 from tvm_scan.schedules.common.signs import never_positive
 
-__all__ = ["Pool", "has_transcendentals", "hoist_first_iteration", "with_vector_math"]
-
 _REPLACED = {
     "tirx.exp": exp,
     "tirx.exp2": exp2,
@@ -42,7 +40,7 @@ _REPLACED = {
 _UNIT = "tvm_scan_log1p_unit"
 
 
-def with_vector_math(stmt: Any, pool: Pool, lane: Any, *, ldexp: bool = False) -> Any:
+def with_vector_math(stmt: Any, pool: Pool, cell: Any, *, ldexp: bool = False) -> Any:
     """``stmt`` with float32 calls replaced by polynomials.
 
     Parameters
@@ -51,14 +49,14 @@ def with_vector_math(stmt: Any, pool: Pool, lane: Any, *, ldexp: bool = False) -
         Code of a vector loop, without choices between statements.
     pool : Pool
         Registers for intermediate values.
-    lane : Expr
-        Lane of the vector loop.
+    cell : Expr
+        Cell of the vector loop.
     ldexp : bool
         Whether the target scales vectors by powers of two in one instruction.
     """
 
     def on_store(store: tirx.BufferStore) -> Any:
-        let = Values(pool, lane, ldexp)
+        let = Values(pool, cell, ldexp)
 
         def on_call(call: Call) -> Any:
             make = _REPLACED.get(tir.call_name(call) or "")

@@ -1,4 +1,4 @@
-"""Expressions over scalars, evaluated on whole vectors: shuffles, and an algebra lane by lane."""
+"""Expressions over scalars, evaluated on whole vectors: shuffles, and an algebra cell by cell."""
 
 from __future__ import annotations
 
@@ -13,16 +13,6 @@ from tvm_scan.algebra import Algebra
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import local
-
-__all__ = [
-    "Vector",
-    "all_on_vectors",
-    "blend",
-    "names",
-    "on_vectors",
-    "shift",
-    "takes_time_vectors",
-]
 
 #: Operations, with those that are repeated, from which on what is repeated has a name.
 _LONG = 400
@@ -120,7 +110,7 @@ def all_on_vectors(
 ) -> tuple[list[Any], list[Any]]:
     """Scalar expressions as in ``on_vectors``, and statements that name what long ones repeat.
 
-    TVM's passes walk an expression as a tree, in which what is used twice stands twice: a
+    TVM's passes visit an expression as a tree, in which what is used twice stands twice: a
     composition that runs a map three times is a hundred times as long as what it computes.
 
     Parameters
@@ -141,8 +131,8 @@ def all_on_vectors(
     """
     uses, operations = _uses(exprs)
     if operations <= _LONG:
-        one = _vector if width == 1 else on_vectors
-        return [], [one(e, table, width) for e in exprs]
+        write = _vector if width == 1 else on_vectors
+        return [], [write(e, table, width) for e in exprs]
     binds: list[Any] = []
     named: dict[int, Any] = {}
 

@@ -7,17 +7,15 @@ keys, block after block, and takes a few steps at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from tvm.target import Target
 
-from tvm_scan.schedules.delta.walk import PREPARED, STEPS, WAKES, WalkShape, shape_of, vectors_of
+from tvm_scan.schedules.delta.walk import PREPARED, STEPS, WAKES, WalkShape
+from tvm_scan.schedules.delta.walk_plan import WalkPlan
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
-
-__all__ = ["AdjointPlan", "decide"]
 
 #: Vector operations for a vector of a state and one step: of any rule, and of each term of it.
 _SHARED, _OF_TERM = 5.0, 3.0
@@ -27,41 +25,21 @@ _ACROSS = 3.0
 _COLUMNS = 128
 
 
-@dataclass(frozen=True)
-class AdjointPlan:
-    """The decisions.
+class AdjointPlan(WalkPlan):
+    """The decisions, those of a walk."""
 
-    Attributes
-    ----------
-    columns : int
-        Most columns of a block.
-    strip : int
-        Columns whose sums are in registers.
-    vector : int
-        Cells of a vector.
-    threads : bool
-        Whether tasks go to other threads, which have to be woken.
-    """
-
-    columns: int
-    strip: int
-    vector: int
-    threads: bool
-
-    @staticmethod
-    def space(shape: WalkShape, machine: Machine) -> list[AdjointPlan]:
-        """Return the plans of a machine for a shape."""
-        vector, strip = vectors_of(machine, shape.cell)
-        threads = [False] + [True] * (machine.cores > 1)
-        return [AdjointPlan(_COLUMNS, strip, vector, is_on) for is_on in threads]
+    @classmethod
+    def space(cls, shape: WalkShape, machine: Machine) -> list[WalkPlan]:
+        """Return the plans of a machine for a shape; all have as many columns."""
+        return cls.with_columns([_COLUMNS], shape, machine)
 
     def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
         """Predict what the way back takes."""
         chip = machine.chip
-        lanes = chip.vector_bytes // shape.cell
-        vectors = shape.keys * -(-shape.values // lanes)
+        width = chip.vector_bytes // shape.cell
+        vectors = shape.keys * -(-shape.values // width)
         sums = shape.keys * (2 + shape.terms) * _ACROSS
-        prepared = 2 * PREPARED * shape.terms * -(-shape.keys // lanes) / STEPS
+        prepared = 2 * PREPARED * shape.terms * -(-shape.keys // width) / STEPS
         cycles = (vectors * (_SHARED + _OF_TERM * shape.terms) + sums + prepared) * shape.length
         state = shape.states * shape.keys * shape.values * shape.cell
         tokens = shape.states * shape.length * 4 * (shape.keys + shape.values) * shape.cell
@@ -83,17 +61,8 @@ def decide(
 ) -> Mapping[str, Any]:
     """Return the options of `tvm_scan.loops.delta_adjoint` that its caller leaves open.
 
-    Parameters
-    ----------
-    options, sizes, target, recorded
-        As of `tvm_scan.schedules.delta.walk_plan.decide`; nothing is recorded of a way back.
-
-    Returns
-    -------
-    mapping
-        The decisions of the plan that is predicted to be the fastest.
+    The parameters and the result are those of `tvm_scan.schedules.delta.walk_plan.decide`; nothing
+    is recorded of a way back.
     """
     assert recorded is None, "no loop of its own is a delta rule"
-    machine, shape = Machine.of(target), shape_of(options, sizes)
-    plans = AdjointPlan.space(shape, machine)
-    return asdict(min(plans, key=lambda plan: plan.cost(shape, machine).seconds))
+    return AdjointPlan.fastest(options, sizes, target)

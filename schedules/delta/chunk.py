@@ -39,8 +39,6 @@ from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.common.ir import local, loop
 from tvm_scan.schedules.delta.memory_map import assign_task
 
-__all__ = ["Chunk", "Product", "scale"]
-
 
 @dataclass(frozen=True, eq=False)
 class Product:

@@ -21,16 +21,15 @@ from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.common.ir import Kernel, int_const, local, loop
 from tvm_scan.schedules.common.lanes import clear
+from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_stack
-from tvm_scan.schedules.cpu.vector_math import Pool, with_vector_math
+from tvm_scan.schedules.cpu.vector_math import with_vector_math
 from tvm_scan.schedules.delta.chunk import Chunk
 from tvm_scan.schedules.delta.few_steps import FewSteps
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.delta.cpu_plan import DeltaWalk
-
-__all__ = ["build_delta", "pairs_of"]
 
 
 def build_delta(rule: DeltaRule, plan: DeltaWalk) -> Built:
@@ -118,7 +117,7 @@ class _Task(Chunk):
             loop("step", left, lambda n: few(1, whole * steps + n), dtype=self.index),
             self._cells(self._finish) if self.is_stored else None,
         ]
-        # Without a use outside the vector loops TVM would shrink these to one lane.
+        # Without a use outside the vector loops TVM would shrink these to one cell.
         registers = clear([*self.pool.buffers, *self.registers])
         # Columns beyond the width stay zero.
         return tir.seq([registers, self._clear(self.ends), *stmts])
@@ -153,11 +152,11 @@ class _Task(Chunk):
             return loop("i", count, make, dtype=self.index)
 
         def part(n: Any) -> Any:
-            def lane(u: Any) -> Any:
+            def cell_of_vector(u: Any) -> Any:
                 stmt = make(n * 16 + u)
                 return with_vector_math(stmt, self.pool, u, ldexp=self.ldexp) if math else stmt
 
-            return loop("u", 16, lane, ForKind.VECTORIZED, self.index)
+            return loop("u", 16, cell_of_vector, ForKind.VECTORIZED, self.index)
 
         return loop("n", count // 16, part, dtype=self.index)
 

@@ -25,7 +25,6 @@ from tvm_scan.schedules.delta.time_cut import TimeCut
 if TYPE_CHECKING:
     from tvm_scan.schedules.delta.cpu_plan import DeltaWalk
 
-__all__ = ["build_carries"]
 
 #: Vectors of sums in registers: as many as hide the latency of a product, and leave room.
 _SUMS = 8
@@ -65,11 +64,11 @@ class _Carries:
         #: The first column of each strip, and its columns: whole ones, and powers of two.
         self.strips: list[tuple[Any, int]] = []
         whole, rest = divmod(width, plan.strip)
-        self.whole, self.strip, place = whole, plan.strip, whole * plan.strip
+        self.whole, self.strip, column = whole, plan.strip, whole * plan.strip
         for size in reversed(powers(1, rest) if rest else []):
             if rest & size:
-                self.strips.append((place, size))
-                place += size
+                self.strips.append((column, size))
+                column += size
         self.registers: dict[int, Var] = {}
 
     def nest(self) -> Any:
@@ -80,7 +79,7 @@ class _Carries:
             loop("p", cut.passed, self._pass, dtype=self.index),
             self._cells(self._end) if rule.written_last else None,
         ]
-        # Without a use outside the vector loops TVM would shrink these to one lane.
+        # Without a use outside the vector loops TVM would shrink these to one cell.
         registers = list(self.registers.values())
         body = tir.seq([clear(registers), *passes])
         reads = [*rule.inputs, cut.products, cut.states]
@@ -115,14 +114,14 @@ class _Carries:
 
     def _pass(self, segment: Any) -> Any:
         """Take the columns past a segment."""
-        strips = [self._strip(segment, place, size) for place, size in self.strips]
+        strips = [self._strip(segment, column, size) for column, size in self.strips]
         size = self.strip
         whole = loop(
             "w", self.whole, lambda w: self._strip(segment, w * size, size), dtype=self.index
         )
         return tir.seq([whole, *strips])
 
-    def _strip(self, segment: Any, place: Any, size: int) -> Any:
+    def _strip(self, segment: Any, column: Any, size: int) -> Any:
         """Take the columns of a strip past a segment, some rows at once."""
         vector = min(self.vector, size)
         most = max(1, _SUMS * vector // size)
@@ -139,13 +138,13 @@ class _Carries:
 
                 def row(r: Any) -> Any:
                     def part(m: Any) -> Any:
-                        def lane(u: Any) -> Any:
+                        def cell_of_vector(u: Any) -> Any:
                             x = m * vector + u
-                            return make(g * together + r, place + x, [r * size + x])
+                            return make(g * together + r, column + x, [r * size + x])
 
                         if vector == 1:
-                            return lane(int_const(0, self.index))
-                        return loop("u", vector, lane, ForKind.VECTORIZED, self.index)
+                            return cell_of_vector(int_const(0, self.index))
+                        return loop("u", vector, cell_of_vector, ForKind.VECTORIZED, self.index)
 
                     return loop("m", size // vector, part, ForKind.UNROLLED, self.index)
 

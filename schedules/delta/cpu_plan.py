@@ -38,8 +38,6 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Chunks, Picture, Serial
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["DeltaWalk"]
-
 #: Most columns of a task, and steps at once.
 _MOST_COLUMNS, _MOST_STEPS = 256, 8
 #: Most products of the steps at once with what those before them wrote: all are in the code.

@@ -27,7 +27,6 @@ from tvm_scan.schedules.delta.chunk import Chunk, scale
 if TYPE_CHECKING:
     from tvm_scan.schedules.delta.cpu_plan import DeltaWalk
 
-__all__ = ["FewSteps"]
 
 #: Sums of a step for which a plan's strip is: what is known before it, and an output.
 _READS = 2

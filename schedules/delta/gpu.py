@@ -26,8 +26,6 @@ from tvm_scan.schedules.delta.chunk import Chunk, Product, scale
 from tvm_scan.schedules.delta.gpu_block import COLUMNS, BlockOfColumns
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 
-__all__ = ["DeltaBlock", "build_delta_blocks", "shared_bytes"]
-
 
 def shared_bytes(rule: DeltaRule, chunk: int) -> int:
     """Shared memory of a block."""

@@ -20,8 +20,6 @@ from tvm_scan.schedules.common.ir import (
 )
 from tvm_scan.schedules.delta.memory_map import MemoryMap
 
-__all__ = ["COLUMNS", "BlockOfColumns"]
-
 #: Columns of a block: those of a warp, whose threads read neighbouring cells.
 COLUMNS = 32
 

@@ -19,8 +19,6 @@ from tvm_scan.schedules.delta.memory_map import assign_task
 from tvm_scan.schedules.delta.time_cut import TimeCut
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 
-__all__ = ["build_carries"]
-
 
 def build_carries(rule: DeltaRule, cut: TimeCut, threads: int) -> Any:
     """Return the grid, which leaves the state before each segment, and that after time.
@@ -77,8 +75,8 @@ class _Carries(BlockOfColumns):
         value = tirx.op.if_then_else(self.exists(v), first, zero(self.rule.dtype))
         # Not read back from the block's copy: TVM would put a barrier under the condition.
         at = self._state(int_const(0, self.index), i, v)
-        kept = when(self.exists(v), tirx.BufferStore(self.cut.states, first, at))
-        return tir.seq([tirx.BufferStore(self.state, value, [number]), kept])
+        store = when(self.exists(v), tirx.BufferStore(self.cut.states, first, at))
+        return tir.seq([tirx.BufferStore(self.state, value, [number]), store])
 
     def _pass(self, segment: Any) -> Any:
         """Take the state past a segment; the new one is written once all have read the old one."""

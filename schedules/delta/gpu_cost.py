@@ -23,8 +23,6 @@ from tvm_scan.schedules.delta.tensor_tiles import (
 )
 from tvm_scan.schedules.machine.gpu_chip import BARRIER, MEMORY, Work
 
-__all__ = ["Way", "blocks_work", "cut_work"]
-
 #: Instructions of a multiply-add of two cells of shared memory: two loads, and the index.
 _TERM = 4.0
 #: Accesses of a warp to shared memory for it, and cycles until one answers.
@@ -119,9 +117,9 @@ def _tensor_work(rule: DeltaRule, blocks: float, chunks: int, way: Way, moved: f
     reading = len(rule.reading)
     readers = reading + len(rule.reads)
     # Of a warp: what the steps read of its rows, and what they add to them.
-    own = tiles.own * (_SPLIT_A + readers * octets * _PRODUCT)
-    own += tiles.own * terms * (octets * _PRODUCT + 8.0)
-    products = float(tiles.own * warps * octets * (readers + terms))
+    per_warp = tiles.per_group * (_SPLIT_A + readers * octets * _PRODUCT)
+    per_warp += tiles.per_group * terms * (octets * _PRODUCT + 8.0)
+    products = float(tiles.per_group * warps * octets * (readers + terms))
     # The triangles, all pairs of octets that meet, once for each level of gates.
     has_levels = is_gated(rule) and not is_uniform(rule)
     times = steps.bit_length() - 1 if has_levels else 1
@@ -135,8 +133,8 @@ def _tensor_work(rule: DeltaRule, blocks: float, chunks: int, way: Way, moved: f
     cells = (terms + readers) * steps * tiles.depth
     load = (5.0 * cells + 6.0 * (terms + reading) * steps * COLUMNS) / 32
     gates = (1.5 * cells * times + 3.0 * tiles.depth * steps) / 32 if has_levels else 0.0
-    issued = own * warps + pairs * tiles.depth / OCTET * triangle + solve + emit + load + gates
-    longest = own + rounds * triangle + solve + (emit + load + gates) / warps
+    issued = per_warp * warps + pairs * tiles.depth / OCTET * triangle + solve + emit + load + gates
+    longest = per_warp + rounds * triangle + solve + (emit + load + gates) / warps
     after = has_levels and any(read.after for read in rule.reads)
     barriers = 4.0 + 2.0 * after + (2.0 * times if has_levels else float(is_gated(rule)))
     lines = products * 1.5 + solve / 2 + 2.0 * emit / 3 + load / 3 + gates

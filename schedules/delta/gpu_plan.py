@@ -39,8 +39,6 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Chunks, Picture, Serial
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["DeltaBlocks"]
-
 #: Steps of a chunk, the most first; threads of a block, those of a default first.
 _STEPS, _THREADS = (16, 8, 4), (128, 64, 256)
 #: Those of a default on tensor cores.
@@ -142,12 +140,12 @@ class DeltaBlocks(ScanPlan):
             f"steps={self.steps}",
             "use steps=8",
         )
-        made = products_in_line(recurrence, self.steps)
+        products = products_in_line(recurrence, self.steps)
         self.require(
-            made <= MOST_IN_LINE,
+            products <= MOST_IN_LINE,
             f"at most {MOST_IN_LINE} products of the steps of a chunk with one another, which "
             f"products={self.products} writes out",
-            f"{made}",
+            f"{products}",
             "use products=fma, or fewer steps",
         )
 
@@ -159,7 +157,7 @@ class DeltaBlocks(ScanPlan):
         # The one between the segments has the states, their maps, and what is stored after time.
         passes = TimeCut.of(recurrence, self.chunks, self.steps).passes
         between = 4 + len(recurrence.finish)
-        return max(between, *(len(arrays_of(one)) for one in passes))
+        return max(between, *(len(arrays_of(rule)) for rule in passes))
 
     def shared_bytes(self, recurrence: DeltaRule) -> int:
         """Bytes of everything of a chunk."""

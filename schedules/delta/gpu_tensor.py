@@ -36,8 +36,6 @@ from tvm_scan.schedules.delta.gpu_block import COLUMNS
 from tvm_scan.schedules.delta.tensor_products import TensorProducts
 from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden
 
-__all__ = ["build_tensor_blocks"]
-
 
 def build_tensor_blocks(rule: DeltaRule, steps: int, threads: int) -> Any:
     """One block for every matrix and 32 of its columns, as a loop nest.

@@ -13,8 +13,6 @@ from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.common.ir import as_dtype, int_const
 
-__all__ = ["MemoryMap", "assign_task"]
-
 
 class MemoryMap:
     """One task: a matrix, and its columns from ``origin`` on.

@@ -11,8 +11,6 @@ from tvm_scan.extraction.delta import extract_delta
 from tvm_scan.extraction.threads import is_bound
 from tvm_scan.recurrence import Refusal, RefusalKind
 
-__all__ = ["as_delta", "describe_delta"]
-
 #: Refusals of a scan that a delta rule has: its cells depend on each other.
 _COUPLED = (RefusalKind.COUPLED_CARRIES, RefusalKind.UNSUPPORTED_BODY, RefusalKind.CROSS_LANE)
 

@@ -31,11 +31,9 @@ from tvm_scan.schedules.delta.tensor_tiles import (
 )
 from tvm_scan.schedules.machine.tensor_cores import FRAGMENT, multiply, split
 
-__all__ = ["TensorProducts"]
-
 #: Tiles whose sums a warp has at once.
 _AT_ONCE = 4
-#: Cells of a lane in a tile of sums.
+#: Cells of a thread in a tile of sums.
 _CELLS = 4
 
 
@@ -56,18 +54,18 @@ class TensorProducts(DeltaBlock):
         c, cells = self.steps, self.steps * COLUMNS
         self.uniform = is_uniform(rule)
         self.gated = is_gated(rule)
-        lane = self.thread % 32
-        self.g, self.f, self.warp = lane // 4, lane % 4, self.thread // 32
+        lane_in_warp = self.thread % 32
+        self.g, self.f, self.warp = lane_in_warp // 4, lane_in_warp % 4, self.thread // 32
         self.column = self.warp % 2 * ACROSS + self.g
         self.group = self.warp // 2
 
         def shared(name: str, count: int) -> Var:
             return local(name, [count], self.dtype, "shared")
 
-        def own(name: str, count: int) -> Var:
+        def registers(name: str, count: int) -> Var:
             return local(name, [count], self.dtype)
 
-        self.state = own("matrix", tiles.own * _CELLS)
+        self.state = registers("matrix", tiles.per_group * _CELLS)
         self.table = shared("between", (c + 1) ** 2)
         if self.uniform:
             self.gates = shared("gates", c)
@@ -76,21 +74,24 @@ class TensorProducts(DeltaBlock):
         self.seen_heads = [
             shared(f"seen{n}", tiles.groups * cells) for n, _ in enumerate(rule.reads)
         ]
-        self.outs = [own(f"out{n}", 1) for n, _ in enumerate(rule.reads)]
-        self.sums, self.parts = own("sums", FRAGMENT * _AT_ONCE), own("parts", 2 * FRAGMENT)
-        self.pair, self.pairs = own("pair", 2), own("pairs", 4)
-        self.solved = {n: own(f"solved{n}", c) for n in self.reading}
+        self.outs = [registers(f"out{n}", 1) for n, _ in enumerate(rule.reads)]
+        self.sums, self.parts = (
+            registers("sums", FRAGMENT * _AT_ONCE),
+            registers("parts", 2 * FRAGMENT),
+        )
+        self.pair, self.pairs = registers("pair", 2), registers("pairs", 4)
+        self.solved = {n: registers(f"solved{n}", c) for n in self.reading}
         self.readers_of = octets_of([*self.source, *self.weights], c)
         self.terms_of = octets_of(self.into, c)
 
     # ---- tiles --------------------------------------------------------------------------------
 
     def _each_tile(self, make: Callable[[Any], Any]) -> Any:
-        return loop("tile", self.tiles.own, make, ForKind.UNROLLED, self.index)
+        return loop("tile", self.tiles.per_group, make, ForKind.UNROLLED, self.index)
 
     def _row(self, tile: Any) -> Any:
         """First row of one of the warp's tiles."""
-        return (self.group * self.tiles.own + tile) * OCTET
+        return (self.group * self.tiles.per_group + tile) * OCTET
 
     def _each_cell(self, make: Callable[[Any, Any, Any], Any]) -> Any:
         """``make(row, column, register)`` for all cells of the state that a thread has."""
@@ -131,12 +132,12 @@ class TensorProducts(DeltaBlock):
         one_apart = int_const(1, "int32")
         return tirx.BufferStore(to, value, [tirx.Ramp(int_const(at, "int32"), one_apart, 2)])
 
-    def _multiply(self, tile: int, octet: Octet, row: Any, parts: Any = 0) -> list[Any]:
+    def _multiply(self, tile: int, octet: Octet, row: Any) -> list[Any]:
         """Add to a tile's sums the product with the vectors of an octet, at 8 rows."""
         cells = [self._load(self.pair, 0), self._load(self.pair, 1)]
         return [
             self._neighbours(self.pair, 0, octet.vectors, octet.first + self.g, row),
-            multiply(self.sums, tile * FRAGMENT, self.parts, parts, cells),
+            multiply(self.sums, tile * FRAGMENT, self.parts, 0, cells),
         ]
 
     def _triangle_tiles(self, run: int | None) -> Any:
@@ -163,8 +164,8 @@ class TensorProducts(DeltaBlock):
             row, stmts = k * OCTET, []
             for pair in pairs:
                 stmts += [
-                    self._neighbours(self.pairs, 2 * n, one.vectors, one.first + self.g, row)
-                    for n, one in enumerate(pair)
+                    self._neighbours(self.pairs, 2 * n, octet.vectors, octet.first + self.g, row)
+                    for n, octet in enumerate(pair)
                 ]
                 both = [0, 2, 1, 3] if len(pair) == 2 else [0, None, 1, None]
                 none = zero(self.dtype)
@@ -220,8 +221,8 @@ class TensorProducts(DeltaBlock):
             at = (self.group * self.steps + t) * COLUMNS + self.column + cell // 2 * 8
             return tirx.BufferStore(heads, value, [at])
 
-        kept = [keep(n, octet, cell) for n, octet in enumerate(octets) for cell in range(_CELLS)]
-        return tir.seq([self._clear(len(octets)), self._each_tile(of_tile), *kept])
+        stores = [keep(n, octet, cell) for n, octet in enumerate(octets) for cell in range(_CELLS)]
+        return tir.seq([self._clear(len(octets)), self._each_tile(of_tile), *stores])
 
     def _advance_tiles(self) -> Any:
         """The state after the chunk."""

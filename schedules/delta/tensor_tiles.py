@@ -1,14 +1,14 @@
-"""Tiles of a chunk for tensor cores: which warp has which, and where a lane's cells are.
+"""Tiles of a chunk for tensor cores: which warp has which, and where a thread's cells are.
 
 A warp has 16 columns of the state and some of its rows, in its registers, as a fragment of sums of
-``S^T`` (columns by rows): lane 4 g + f has columns g and g + 8, and of every 8 rows 2 f and
+``S^T`` (columns by rows): its thread 4 g + f has columns g and g + 8, and of every 8 rows 2 f and
 2 f + 1. In which order the terms of a product stand is free. Taken as terms f and f + 4, rows 2 f
 and 2 f + 1 make of the same registers a fragment of A, so that the state is multiplied where it
-lies, and a lane's two cells of B are neighbours in memory.
+lies, and a thread's two cells of B are neighbours in memory.
 
 The vectors of the steps stand in shared memory, ``stride`` cells from one to the next: 8 or 24 more
-than a multiple of 32. The loads of a fragment then meet in no bank: of two neighbours, 16 lanes at
-once, 4 vectors 8 cells each; of single cells, 4 vectors of 8.
+than a multiple of 32. The loads of a fragment then meet in no bank: of two neighbours, 16 threads
+at once, 4 vectors 8 cells each; of single cells, 4 vectors of 8.
 """
 
 from __future__ import annotations
@@ -21,21 +21,6 @@ from tvm.tirx import FloatImm
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.delta.gpu_block import COLUMNS
-
-__all__ = [
-    "ACROSS",
-    "MOST_IN_LINE",
-    "OCTET",
-    "TENSOR_STEPS",
-    "Octet",
-    "Tiles",
-    "is_gated",
-    "is_uniform",
-    "octets_of",
-    "pairs_of",
-    "products_in_line",
-    "tensor_shared_bytes",
-]
 
 #: Steps, or rows, of a tile; columns of a warp.
 OCTET, ACROSS = 8, 16
@@ -53,7 +38,7 @@ class Tiles:
     ----------
     warps, groups : int
         Warps of the block, and how many share the rows: two have the same ones.
-    depth, own : int
+    depth, per_group : int
         Rows with their padding, and tiles of 8 of them that a warp has.
     stride : int
         Cells from vector to vector.
@@ -62,7 +47,7 @@ class Tiles:
     warps: int
     groups: int
     depth: int
-    own: int
+    per_group: int
     stride: int
 
     @staticmethod
@@ -70,9 +55,9 @@ class Tiles:
         """Divide rows among the warps of a block."""
         warps = threads // 32
         groups = warps // 2
-        own = -(-rows // (OCTET * groups))
-        depth = own * OCTET * groups
-        return Tiles(warps, groups, depth, own, depth + (0 if depth % 16 else OCTET))
+        per_group = -(-rows // (OCTET * groups))
+        depth = per_group * OCTET * groups
+        return Tiles(warps, groups, depth, per_group, depth + (0 if depth % 16 else OCTET))
 
 
 @dataclass(frozen=True, eq=False)

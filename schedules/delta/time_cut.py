@@ -36,15 +36,6 @@ from tvm_scan.schedules.common.sizes import known_extent
 if TYPE_CHECKING:
     from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = [
-    "TimeCut",
-    "arrays_of",
-    "check_chunks",
-    "chunk_counts",
-    "describe_chunks",
-    "why_uncut",
-    "why_wasteful",
-]
 
 #: Most chunks of time, and steps of one at least.
 _MOST_CHUNKS, _LEAST_CHUNK = 1024, 64
@@ -254,12 +245,12 @@ def _term(term: Term, moved: Callable[[Any], Any]) -> Term:
 
 def _undriven(terms: tuple[Term, ...], dtype: str) -> tuple[Term, ...]:
     """Terms without their drives; those that read nothing are gone, where others are left."""
-    kept = [n for n, term in enumerate(terms) if term.source is not None] or [0]
+    reading = [n for n, term in enumerate(terms) if term.source is not None] or [0]
     return tuple(
         replace(
             terms[n],
             drive=zero(dtype),
-            added=sum(before < terms[n].added for before in kept),
+            added=sum(before < terms[n].added for before in reading),
         )
-        for n in kept
+        for n in reading
     )

@@ -18,16 +18,6 @@ from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = [
-    "WalkShape",
-    "column_counts",
-    "cut_cost",
-    "shape_of",
-    "shape_of_rule",
-    "vectors_of",
-    "walk_cost",
-]
-
 #: Steps at once, those of `tvm_scan.loops.delta_chunk`. With more, what they read of each other
 #: takes more than is saved: chunks of 16 as products of matrices took 1.27 times as long (512 steps
 #: of 32 x 128 x 128 on an Emerald Rapids).
@@ -185,8 +175,8 @@ def _work(
     chip = machine.chip
     columns = min(columns, shape.values)
     tasks = shape.states * -(-shape.values // columns)
-    lanes = chip.vector_bytes // shape.cell
-    rows, vectors = -(-shape.keys // lanes), shape.keys * -(-columns // lanes)
+    width = chip.vector_bytes // shape.cell
+    rows, vectors = -(-shape.keys // width), shape.keys * -(-columns // width)
     each = _READ * (1 + outputs) + _WRITTEN * shape.terms + 1 / at_once
     # Pairs of steps grow with their square, what waits for the step before with their number.
     pairs, waits = (at_once / STEPS) ** 2, _WAITS * at_once / STEPS

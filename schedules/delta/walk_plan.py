@@ -6,7 +6,7 @@ plain loop holds for it, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from typing import Any
@@ -26,8 +26,6 @@ from tvm_scan.schedules.delta.walk import (
 from tvm_scan.schedules.machine.cpu_cost import CpuCost
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
-
-__all__ = ["WalkPlan", "decide"]
 
 
 @dataclass(frozen=True)
@@ -51,13 +49,28 @@ class WalkPlan:
     vector: int
     threads: bool
 
-    @staticmethod
-    def space(shape: WalkShape, machine: Machine) -> list[WalkPlan]:
+    @classmethod
+    def space(cls, shape: WalkShape, machine: Machine) -> list[WalkPlan]:
         """Return the plans of a machine for a shape."""
+        return cls.with_columns(column_counts(shape.values), shape, machine)
+
+    @classmethod
+    def with_columns(
+        cls, columns: Sequence[int], shape: WalkShape, machine: Machine
+    ) -> list[WalkPlan]:
+        """Return the plans with one of some numbers of columns."""
         vector, strip = vectors_of(machine, shape.cell)
         threads = [False] + [True] * (machine.cores > 1)
-        columns = column_counts(shape.values)
-        return [WalkPlan(n, strip, vector, is_on) for n, is_on in product(columns, threads)]
+        return [cls(n, strip, vector, is_on) for n, is_on in product(columns, threads)]
+
+    @classmethod
+    def fastest(
+        cls, options: Mapping[str, Any], sizes: Mapping[str, int], target: Target
+    ) -> Mapping[str, Any]:
+        """Return the decisions of the plan that is predicted to be the fastest; see `decide`."""
+        machine, shape = Machine.of(target), shape_of(options, sizes)
+        plans = cls.space(shape, machine)
+        return asdict(min(plans, key=lambda plan: plan.cost(shape, machine).seconds))
 
     def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
         """Predict what the walk takes on torch's threads."""
@@ -92,6 +105,4 @@ def decide(
     """
     if isinstance(recorded, DeltaWalk) and not recorded.chunks:
         return {field.name: getattr(recorded, field.name) for field in fields(WalkPlan)}
-    machine, shape = Machine.of(target), shape_of(options, sizes)
-    plans = WalkPlan.space(shape, machine)
-    return asdict(min(plans, key=lambda plan: plan.cost(shape, machine).seconds))
+    return WalkPlan.fastest(options, sizes, target)

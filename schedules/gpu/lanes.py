@@ -33,8 +33,6 @@ from tvm_scan.schedules.machine.gpu_chip import GpuChip, Work
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Chunks, Picture, Serial
 
-__all__ = ["Lanes", "Sequential"]
-
 #: Lanes of a multiprocessor that leave no room for more, and steps of a chunk at least.
 _FULL, _LEAST_CHUNK = 1024, 64
 #: States of a thread that a default is chosen among, where threads can share them.

@@ -16,8 +16,6 @@ from tvm_scan.schedules.machine.device import Device
 from tvm_scan.schedules.machine.terms import in_terms_of
 from tvm_scan.schedules.splice import blocks_in, splice
 
-__all__ = ["bind_leftovers"]
-
 _THREADS = 256
 
 

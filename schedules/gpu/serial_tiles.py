@@ -20,8 +20,6 @@ from tvm_scan.schedules.gpu.trees import Trees
 from tvm_scan.schedules.machine.gpu_chip import LEVEL, MEMORY, GpuChip, Work
 from tvm_scan.schedules.picture import Picture
 
-__all__ = ["SerialTiles"]
-
 
 @dataclass(frozen=True)
 class SerialTiles(Trees):
@@ -111,6 +109,6 @@ class SerialTiles(Trees):
         """Return the tree of a block that takes tile after tile."""
         return self.drawn(
             recurrence,
-            f"one block per lane walks tiles of {self.tile} steps, carry in registers",
+            f"one block per lane takes tiles of {self.tile} steps, carry in registers",
             f"Then the next tile of {self.tile} steps, from the carry that this tile leaves.",
         )

@@ -22,8 +22,6 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["SinglePass"]
-
 #: Bytes by which a block tells its threads which tile it has.
 _TICKET = 4
 

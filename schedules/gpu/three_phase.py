@@ -18,8 +18,6 @@ from tvm_scan.schedules.machine.gpu_chip import MEMORY, GpuChip, Work
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 
-__all__ = ["ThreePhase"]
-
 
 @dataclass(frozen=True)
 class ThreePhase(Trees):

@@ -31,8 +31,6 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Tree
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = ["Trees", "leaves_chip_empty", "slots_of", "trees_worth"]
-
 #: Words of two elements that a thread, which has 255 registers, holds beside everything else.
 _ELEMENT_WORDS = 160
 #: Words of an element up to which blocks of more than 128 threads have registers enough.
@@ -321,9 +319,11 @@ class Trees(TreePlan):
 def leaves_chip_empty(recurrence: Recurrence, machine: Machine) -> bool:
     """Return whether a block per row leaves the chip half empty, where no length is known."""
     rows, length = sizes_of(recurrence)
-    walks = not isinstance(split_of(recurrence), NoSplit) or contiguous_axis(recurrence) == "lane"
+    takes_lanes = (
+        not isinstance(split_of(recurrence), NoSplit) or contiguous_axis(recurrence) == "lane"
+    )
     few = rows is not None and rows < 2 * machine.multiprocessors
-    return few and length is None and not walks
+    return few and length is None and not takes_lanes
 
 
 def slots_of(tree: str, threads: int, dtype: str) -> list[int]:

@@ -12,8 +12,6 @@ from tvm_scan.errors import ScanError
 from tvm_scan.schedules.launch.program import Kernel
 from tvm_scan.schedules.machine.device import DEVICES, Device
 
-__all__ = ["Driver", "driver_of"]
-
 
 class Driver(Protocol):
     """A driver of GPUs, which runs kernels.

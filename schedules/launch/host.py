@@ -17,8 +17,6 @@ from tvm_scan.schedules.launch.numbers import Number, evaluate
 from tvm_scan.schedules.launch.program import Program, Step, emit
 from tvm_scan.schedules.machine.device import device_of
 
-__all__ = ["launched", "run"]
-
 #: What memory begins with that a host allocates: rubbish, as on any device.
 _RUBBISH = 0xA5
 

@@ -15,8 +15,6 @@ from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.text import as_text
 
-__all__ = ["Number", "ceil_divided", "evaluate", "number_of", "operation"]
-
 #: int, str or a list of an operator and numbers; JSON holds it as it is.
 Number = Any
 
@@ -79,7 +77,7 @@ def operation(operator: str, *operands: Number) -> Number:
         Its operands.
     """
     whole = [operator, *operands]
-    return evaluate(whole, {}) if all(isinstance(one, int) for one in operands) else whole
+    return evaluate(whole, {}) if all(isinstance(operand, int) for operand in operands) else whole
 
 
 def ceil_divided(number: Number, by: int) -> Number:
@@ -117,7 +115,7 @@ def evaluate(number: Number, names: Mapping[str, int]) -> int:
     operator, *operands = number
     if operator == "if":
         return evaluate(operands[1 if evaluate(operands[0], names) else 2], names)
-    values = [evaluate(one, names) for one in operands]
+    values = [evaluate(operand, names) for operand in operands]
     return int(not values[0]) if operator == "not" else _BINARY[operator](*values)
 
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from tvm_scan.schedules.launch.program import Kernel
 
-__all__ = ["BARRIER", "OpenCl", "driver", "why_unavailable"]
-
 #: As TVM writes the barrier of a block.
 BARRIER = "barrier(CLK_LOCAL_MEM_FENCE)"
 

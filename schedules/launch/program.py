@@ -22,8 +22,6 @@ from tvm_scan.schedules.launch.numbers import Number, ceil_divided, number_of, o
 from tvm_scan.schedules.machine.device import Device, device_of
 from tvm_scan.text import as_text
 
-__all__ = ["Array", "Kernel", "Names", "Program", "Step", "emit"]
-
 #: TVM's calling convention of a kernel.
 _LAUNCHED = 2
 #: Of the pipeline: they leave the host a packed function, which nobody here calls. Those of storage
@@ -98,22 +96,6 @@ class Program:
     def as_data(self) -> dict[str, Any]:
         """Return it as JSON holds it."""
         return asdict(self)
-
-    @staticmethod
-    def from_data(data: dict[str, Any]) -> Program:
-        """Return what ``as_data`` wrote.
-
-        Parameters
-        ----------
-        data : dict
-            Read from JSON.
-        """
-        kernels = {
-            name: Kernel(**{**kernel, "parameters": tuple(kernel["parameters"])})
-            for name, kernel in data["kernels"].items()
-        }
-        arrays = [Array(**{**a, "shape": tuple(a["shape"])}) for a in data["parameters"]]
-        return Program(tuple(arrays), kernels, tuple(data["steps"]))
 
 
 class Names:

@@ -13,8 +13,6 @@ import numpy as np
 
 from tvm_scan.schedules.launch.program import Kernel
 
-__all__ = ["WebGpu", "driver", "why_unavailable"]
-
 _HALF = "shader-f16"
 
 
@@ -30,7 +28,7 @@ class WebGpu:
     """
 
     def __init__(self) -> None:
-        adapter = min(_adapters(), key=lambda one: one.info["adapter_type"] == "CPU")
+        adapter = min(_adapters(), key=lambda adapter: adapter.info["adapter_type"] == "CPU")
         self.name = f"{adapter.info['device']}, {adapter.info['description']}"
         self.features = sorted(str(feature) for feature in adapter.features)
         wanted = [_HALF] if _HALF in adapter.features else []

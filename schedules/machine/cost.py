@@ -6,8 +6,6 @@ from dataclasses import asdict, astuple, dataclass
 from math import log2
 from typing import Any
 
-__all__ = ["Cost"]
-
 
 @dataclass(frozen=True)
 class Cost:

@@ -20,17 +20,6 @@ from tvm.target import Target
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.device import has_feature
 
-__all__ = [
-    "cache_sizes",
-    "chip_of",
-    "host_kind",
-    "machine_constants",
-    "parse_constants",
-    "processor_name",
-    "user_file",
-    "with_features",
-]
-
 _LOG = logging.getLogger("tvm_scan")
 #: Bytes of a shared cache that a machine may count on: others use it, too.
 _LARGEST_SHARE = 64 << 20
@@ -65,7 +54,7 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
     if has_feature(target, "sse2") and not has_feature(target, "fma"):
         # A sum of its own after every product.
         product += chip.sum_latency + 1.0
-    # Below AVX-512 a vector that moves by some lanes is put together of two shuffles.
+    # Below AVX-512 a vector that moves by some cells is put together of two shuffles.
     shuffles = chip.shuffle_issue if width == 64 else chip.shuffle_issue / 2
     return replace(chip, vector_bytes=width, product_latency=product, shuffle_issue=shuffles)
 

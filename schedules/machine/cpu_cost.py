@@ -8,8 +8,6 @@ from math import ceil
 from tvm_scan.schedules.machine.cost import Cost
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
-__all__ = ["CpuCost", "CpuWork", "cpu_cost"]
-
 #: Share of the smaller of two bounds that is not hidden behind the larger.
 _NOT_HIDDEN = 0.45
 

@@ -17,8 +17,6 @@ from tvm.target.codegen import target_has_features
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.common.wrapping import Overflow
 
-__all__ = ["DEVICES", "Device", "compute_capability", "device_of", "has_feature"]
-
 
 @dataclass(frozen=True)
 class Device:

@@ -12,8 +12,6 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.machine.narrow import first_wide
 from tvm_scan.schedules.machine.terms import missing_functions
 
-__all__ = ["check_device"]
-
 
 class _Plan(Protocol):
     def require(self, holds: bool, expected: str, found: str, fix: str) -> None: ...
@@ -58,11 +56,11 @@ def _check_dtypes(plan: _Plan, recurrence: TimeLoop, machine: Machine) -> None:
         "compute it in float32, or with smaller extents",
     )
     # Elements lie in memory of threads that exchange; of bool they do so as bool.
-    made = {dtype for _, dtype in element_parts(recurrence)} if plan.combines(1) else set()
+    dtypes = {dtype for _, dtype in element_parts(recurrence)} if plan.combines(1) else set()
     plan.require(
-        made.isdisjoint(lacks - {"bool"}),
+        dtypes.isdisjoint(lacks - {"bool"}),
         f"elements of dtypes that {name} has",
-        ", ".join(sorted(made)),
+        ", ".join(sorted(dtypes)),
         "use algorithm lanes, which makes none",
     )
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["H200", "GpuChip", "Work", "gpu_chip_of"]
-
 #: Cycles until memory answers, a level of shuffles or of a tree, a barrier, an exponential.
 MEMORY, LEVEL, BARRIER, EXP = 700.0, 35.0, 40.0, 60.0
 #: Seconds of a launch after another one.
@@ -73,9 +71,9 @@ H200 = GpuChip()
 #: Of the H200, what a copy reaches, the clock under load and the part of the cache that counts on,
 #: as shares of what is published: 4.8 TB/s, 1.98 GHz and 50 MB. Of the others the same is assumed.
 _COPY, _LOAD, _KEPT = 4.3 / 4.8, 1.755 / 1.98, 0.6
-#: Instructions of a warp per clock where a multiprocessor has 64 lanes of float32, which two thirds
+#: Instructions of a warp per clock where a multiprocessor has 64 units of float32, which two thirds
 #: of the instructions take (docs/cuda/machine_code.md).
-_HALF_LANES = 3.0
+_HALF_UNITS = 3.0
 
 
 def _published(
@@ -126,9 +124,9 @@ def _published(
 #: data sheets of A40 (75 TFLOPS) and L40 (91 TFLOPS); of B200 and B300 they have the rate of other
 #: instructions alone, and those of a warp count as an H100's; others count as the slowest.
 _CHIPS = (
-    _published("V100", 70, 80, 0.9, 1.53, 6, (2048, 32, 96), issue=_HALF_LANES),
-    _published("T4", 75, 40, 0.32, 1.59, 4, (1024, 16, 64), issue=_HALF_LANES),
-    _published("A100", 80, 108, 2.039, 1.41, 40, (2048, 32, 164), issue=_HALF_LANES, tensor=512.0),
+    _published("V100", 70, 80, 0.9, 1.53, 6, (2048, 32, 96), issue=_HALF_UNITS),
+    _published("T4", 75, 40, 0.32, 1.59, 4, (1024, 16, 64), issue=_HALF_UNITS),
+    _published("A100", 80, 108, 2.039, 1.41, 40, (2048, 32, 164), issue=_HALF_UNITS, tensor=512.0),
     _published("A40", 86, 84, 0.696, 1.74, 6, (1536, 16, 100), tensor=256.0),
     _published("Jetson AGX Orin", 87, 16, 0.2048, 1.3, 4, (1536, 16, 164)),
     _published("L40", 89, 142, 0.864, 2.49, 96, (1536, 24, 100)),

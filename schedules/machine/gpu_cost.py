@@ -28,8 +28,6 @@ from tvm_scan.schedules.machine.gpu_chip import (
     Work,
 )
 
-__all__ = ["Block", "GpuCost", "gpu_cost"]
-
 #: What a bound that is not the largest still costs, as a share: overlap is not perfect.
 _NOT_HIDDEN = 0.1
 

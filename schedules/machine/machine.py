@@ -14,8 +14,6 @@ from tvm_scan.schedules.machine.cpu_constants import chip_of
 from tvm_scan.schedules.machine.device import Device, compute_capability, device_of, has_feature
 from tvm_scan.schedules.machine.gpu_chip import H200, GpuChip, gpu_chip_of
 
-__all__ = ["Machine", "host_cores", "host_processors"]
-
 
 @dataclass(frozen=True)
 class Machine:

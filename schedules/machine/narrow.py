@@ -18,8 +18,6 @@ from tvm.sym import Analyzer
 from tvm_scan import tir
 from tvm_scan.delta_rule import TimeLoop
 
-__all__ = ["first_wide"]
-
 #: Extents that are not known are taken for this.
 _LONGEST = (1 << 31) - (1 << 24)
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)

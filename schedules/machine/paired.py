@@ -13,8 +13,6 @@ from tvm.script import tirx as T
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import int_const, local
 
-__all__ = ["Key", "Pair", "keys_of"]
-
 _F32 = "float32"
 _ASM = """
 __forceinline__ __device__ void scan_{name}2(float* out, {parameters}) {{
@@ -80,7 +78,7 @@ class Pair:
         self.done: tuple[set[Key], ...] = (set(), set())
         self.refused = False
         self.copies, self.pool = tir.VarMap(), list[Var]()
-        self.made: list[Any] = []
+        self.stmts: list[Any] = []
 
     def stmt(self) -> Any:
         """Both steps; None if that is refused, or nothing was made in pairs."""
@@ -89,14 +87,14 @@ class Pair:
         if self.refused or not self.pool:
             return None
         buffers = [*(copy for _, copy in self.copies.items()), *self.pool]
-        return tir.seq([*(tirx.AllocBuffer(buffer) for buffer in buffers), *self.made])
+        return tir.seq([*(tirx.AllocBuffer(buffer) for buffer in buffers), *self.stmts])
 
     def _statement(self, number: int) -> None:
         self.number, self.used = number, 0
         (p, q) = self.stores[number]
         values = self._read(0, p.value), self._read(1, q.value)
         left, right = values if self.refused else self._hoisted(*values)
-        self.made += [self._write(0, p, left), self._write(1, q, right)]
+        self.stmts += [self._write(0, p, left), self._write(1, q, right)]
 
     # ---- registers ------------------------------------------------------------------------------
 
@@ -120,12 +118,12 @@ class Pair:
             by_first, by_second = (key in writes for writes in self.writes)
             if side == 0:
                 lost = key in self.done[1] and key not in self.done[0]
-                own = key in self.done[0] and by_second
+                in_copy = key in self.done[0] and by_second
             else:
-                own = by_first and by_second and key not in self.done[1]
+                in_copy = by_first and by_second and key not in self.done[1]
                 lost = by_first and self.writes[0][key] > self.number and key not in self.done[1]
             self.refused = self.refused or lost
-            return tirx.BufferLoad(self._copy(load.source), load.indices) if own else load
+            return tirx.BufferLoad(self._copy(load.source), load.indices) if in_copy else load
 
         return tir.map_loads(value, on_load)
 
@@ -144,22 +142,22 @@ class Pair:
         keys = keys_of(store)
         target = self._copy(store.buffer) if keys[0] in self.writes[1] else store.buffer
         cells = [cell for _, cell in keys]
-        found = False
+        waits = False
 
         def on_load(load: TensorLoad) -> None:
-            nonlocal found
-            found = found or (load.source.same_as(target) and keys_of(load)[0][1] in cells)
+            nonlocal waits
+            waits = waits or (load.source.same_as(target) and keys_of(load)[0][1] in cells)
 
         tvm_ffi.structural_walk(value, [(TensorLoad, on_load)])
-        return found
+        return waits
 
     # ---- values ---------------------------------------------------------------------------------
 
     def _hoisted(self, p: Any, q: Any) -> tuple[Any, Any]:
         """Two values with their products and sums made in pairs before, where they can be."""
         if _is_packed(p, q) and not self._waits(q):
-            made = self._made(p, q)
-            halves = [tirx.BufferLoad(made, [int_const(half, "int32")]) for half in (0, 1)]
+            pair = self._made(p, q)
+            halves = [tirx.BufferLoad(pair, [int_const(half, "int32")]) for half in (0, 1)]
             return halves[0], halves[1]
         replaced: list[tuple[Any, Any, Any, Any]] = []
         for left, right in zip(_parts(p), _parts(q), strict=True) if _alike(p, q) else ():
@@ -186,7 +184,7 @@ class Pair:
             source_code=_SOURCES[name],
             return_type="void",
         )
-        self.made.append(tirx.Evaluate(called))
+        self.stmts.append(tirx.Evaluate(called))
         return target
 
 

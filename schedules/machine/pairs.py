@@ -25,8 +25,6 @@ from tvm_scan import tir
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.machine.paired import Pair, keys_of
 
-__all__ = ["in_pairs", "step"]
-
 _STEP = "tvm_scan.step"
 #: Statements of a step beyond which its text is left as it is.
 _MOST = 1024
@@ -63,7 +61,7 @@ def in_pairs(nest: Any, *, has_pairs: bool) -> Any:
 def _side_by_side(seq: tirx.SeqStmt) -> Any:
     """A sequence with its steps in pairs; None if there are none."""
     stmts, at = list(seq.seq), 0
-    made: list[Any] = []
+    stmts_in_pairs: list[Any] = []
     while at < len(stmts):
         both = [stmt for stmt in stmts[at : at + 2] if _is_step(stmt)]
         pair = _paired(both[0].body, both[1].body) if len(both) == 2 else None
@@ -71,8 +69,8 @@ def _side_by_side(seq: tirx.SeqStmt) -> Any:
         if pair is None:
             now = stmts[at - 1]
             pair = _states_in_pairs(now.body) if _is_step(now) else now
-        made.append(pair)
-    return tir.seq(made) if any(map(_is_step, stmts)) else None
+        stmts_in_pairs.append(pair)
+    return tir.seq(stmts_in_pairs) if any(map(_is_step, stmts)) else None
 
 
 def _is_step(stmt: Any) -> bool:

@@ -17,16 +17,6 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import known_extent
 
-__all__ = [
-    "CALL",
-    "StepCost",
-    "array_bytes",
-    "instructions_of",
-    "moving_loads",
-    "specials_of",
-    "step_cost",
-]
-
 _SPECIALS = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow", "sqrt", "rsqrt")
 #: Instructions that nvcc makes of a call, and of a division, without fast math.
 _CALLS = {
@@ -51,7 +41,7 @@ class StepCost:
     flops, specials, accesses : float
         Arithmetic, special functions, loads and stores of memory.
     bytes : float
-        Of all arrays, each element once, by the number of steps of all lanes.
+        Of all arrays, each cell once, by the number of steps of all lanes.
     """
 
     flops: float
@@ -111,7 +101,7 @@ def specials_of(node: Any) -> float:
 
 
 def array_bytes(buffers: Any, recurrence: Recurrence) -> float:
-    """Bytes of arrays, each element once, by the number of steps of all lanes."""
+    """Bytes of arrays, each cell once, by the number of steps of all lanes."""
     total = 0.0
     for buffer in tir.VarMap((b, True) for b in buffers).keys():
         digits = "".join(c for c in tir.dtype_of(buffer) if c.isdigit())
@@ -212,9 +202,9 @@ def moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorL
     moving: list[tuple[TensorLoad, float]] = []
     skip, time = tvm_ffi.WalkResult.SKIP, recurrence.time.var
 
-    def walk(node: Any, times: float) -> None:
+    def visit(node: Any, times: float) -> None:
         def on_loop(loop: tirx.For) -> Any:
-            walk(loop.body, times * known_extent(loop.extent))
+            visit(loop.body, times * known_extent(loop.extent))
             return skip
 
         def on_load(load: TensorLoad) -> None:
@@ -226,5 +216,5 @@ def moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorL
         tvm_ffi.structural_walk(node, [(tirx.For, on_loop), (TensorLoad, on_load)], order="pre")
 
     for part in parts:
-        walk(part, 1.0)
+        visit(part, 1.0)
     return moving

@@ -19,9 +19,9 @@ multiply-adds are within n u of it.
 A NaN stays one, an infinity becomes NaN, as do numbers from (1 - 2^-12) 2^128 on, in the rows and
 columns of the result that they are in.
 
-Fragments of ``mma.sync.aligned.m16n8k8``, with lane = 4 g + f: of A (16 x 8) a lane holds (g, f),
-(g + 8, f), (g, f + 4), (g + 8, f + 4); of B (8 x 8) (f, g) and (f + 4, g); of the sums (16 x 8)
-(g, 2 f), (g, 2 f + 1), (g + 8, 2 f), (g + 8, 2 f + 1). All lanes of a warp come to it.
+Fragments of ``mma.sync.aligned.m16n8k8``, with thread = 4 g + f: of A (16 x 8) a thread holds
+(g, f), (g + 8, f), (g, f + 4), (g + 8, f + 4); of B (8 x 8) (f, g) and (f + 4, g); of the sums
+(16 x 8) (g, 2 f), (g, 2 f + 1), (g + 8, 2 f), (g + 8, 2 f + 1). All threads of a warp come to it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Var
 from tvm.script import tirx as T
-
-__all__ = ["FRAGMENT", "multiply", "split"]
 
 #: Floats of a fragment of A, or of sums: the four big ones, then the four small ones.
 FRAGMENT = 8
@@ -57,16 +55,16 @@ _MMA = (
 def _made(sums: int, a: str, b: str) -> str:
     """One instruction: sums from ``sums`` on, of the fragments named."""
 
-    def given(kind: str, cells: list[str]) -> str:
+    def operands(kind: str, cells: list[str]) -> str:
         return ", ".join(f'"{kind}"({cell})' for cell in cells)
 
     cells = [f"s[{sums + i}]" for i in range(4)]
     words = [*(f"{a}[{i}]" for i in range(4)), *(f"{b}[{i}]" for i in range(2))]
     return (
         f'  asm volatile("{_MMA}"\n'
-        f"      : {given('=f', cells)}\n"
-        f"      : {given('r', words)},\n"
-        f"        {given('f', cells)});\n"
+        f"      : {operands('=f', cells)}\n"
+        f"      : {operands('r', words)},\n"
+        f"        {operands('f', cells)});\n"
     )
 
 
@@ -91,7 +89,7 @@ __forceinline__ __device__ void scan_multiply_tf32(float* s, const float* a, flo
 
 
 def split(parts: Var, at: Any, cells: Sequence[Any]) -> Any:
-    """Statement that makes a fragment of A, its big and small numbers, of a lane's four cells.
+    """Statement that makes a fragment of A, its big and small numbers, of a thread's four cells.
 
     Parameters
     ----------

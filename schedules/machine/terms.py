@@ -32,15 +32,6 @@ from tvm_scan.schedules.common.wrapping import with_wrapping
 from tvm_scan.schedules.machine.device import Device
 from tvm_scan.schedules.machine.pairs import in_pairs
 
-__all__ = [
-    "all_of_warp",
-    "block_barrier",
-    "checked",
-    "in_terms_of",
-    "missing_functions",
-    "warp_barrier",
-]
-
 _WARP_BARRIER = "tirx.cuda.warp_sync"
 _CHECKED, _CAREFUL = "tvm_scan.checked", "tvm_scan.careful"
 _ALL = """

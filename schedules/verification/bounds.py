@@ -23,8 +23,6 @@ from tvm_scan.delta_rule import DeltaRule, TimeLoop
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.verification.inputs import STEPS
 
-__all__ = ["Promise", "errors", "promise", "takes_extrema"]
-
 #: Families whose scan does the loop's own operations on the loop's own values.
 _EXACT = ("bitwise affine", "shifted bits", "two states", "finite automaton")
 _EXACT_OPERATORS = ("max", "min", "and", "or", "xor")

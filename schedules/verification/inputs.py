@@ -19,8 +19,6 @@ from tvm_scan.algebra import Automaton
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.delta_rule import DeltaRule, TimeLoop
 
-__all__ = ["CASES", "NON_FINITE", "STEPS", "Case", "cases", "index_limits", "unit_factors"]
-
 #: Steps of a symbolic length, and other symbolic extents: odd, so that no tile divides them.
 STEPS, _OTHERS = 517, (3, 5, 7)
 CASES = ("random", "decaying", "growing", "zeros", "denormal", "nan", "infinity")

@@ -17,8 +17,6 @@ from tvm_scan.algebra.literal import is_integer
 from tvm_scan.recurrence import Group, Recurrence
 from tvm_scan.schedules.common.ir import local, loop
 
-__all__ = ["LawCheck", "check_laws"]
-
 _SAMPLES = 64
 
 

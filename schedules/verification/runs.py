@@ -14,8 +14,6 @@ from tvm_scan.cuda_math import build
 from tvm_scan.schedules.launch import launched
 from tvm_scan.schedules.machine.device import device_of
 
-__all__ = ["Arrays", "Run", "runnable", "with_tensors"]
-
 Arrays = dict[str, np.ndarray]
 #: From arguments before to arguments after.
 Run = Callable[[Arrays], Arrays]

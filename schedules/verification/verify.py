@@ -31,8 +31,6 @@ from tvm_scan.schedules.verification.bounds import Promise, errors, promise, tak
 from tvm_scan.schedules.verification.inputs import CASES, NON_FINITE, Case, cases
 from tvm_scan.schedules.verification.runs import Arrays, Run, runnable, with_tensors
 
-__all__ = ["Comparison", "check_verified", "telling_plan", "verify"]
-
 #: Plans that keep the loop's order, with carries of float32.
 _ORDERED_CPU: ScanPlan = CpuLanes()
 _ORDERED_GPU: ScanPlan = GpuLanes(threads_per_block=32)
@@ -64,7 +62,7 @@ class Comparison:
         of the two is finite.
     bound : float
         Bound of ``relative``: 0 for exact families, else some roundings per step. Of values that
-        are not finite the places are compared, and in exact families the values; in families
+        are not finite the indices are compared, and in exact families the values; in families
         that may leave the loop there (docs/numerics.md), what comes before them.
     """
 
@@ -172,7 +170,7 @@ def telling_plan(recurrence: TimeLoop, target: Target) -> ScanPlan:
         return plan
     if isinstance(recurrence, _TREE.takes):
         return _TREE
-    others = (one.plan for one in decide(target, recurrence).others)
+    others = (candidate.plan for candidate in decide(target, recurrence).others)
     return next((other for other in others if not other.keeps_loop), plan)
 
 
@@ -182,7 +180,7 @@ def check_verified(comparisons: list[Comparison]) -> None:
     Raises
     ------
     ScanError
-        With the inputs, the place and both values.
+        With the inputs, the index and both values.
     """
     for c in comparisons:
         if not c.holds:

@@ -65,14 +65,40 @@ def test_the_version(command):
     assert (code, text) == (0, f"tvm_scan {metadata.version('tvm_scan')}\n")
 
 
-@pytest.mark.parametrize("line", ["tune --bud", "ex", "cache li"])
-def test_a_shell_completes_commands_and_options(line):
+#: What a shell asks for, and what it is told.
+COMPLETED = {"tune --bud": "--budget", "ex": "explain", "cache li": "limit"}
+#: The file of each shell that the completion is written to.
+SHELLS = {
+    "bash": ".bash_completions/tvm-scan.sh",
+    "zsh": ".zfunc/_tvm-scan",
+    "fish": ".config/fish/completions/tvm-scan.fish",
+}
+
+
+@pytest.mark.parametrize("line", COMPLETED)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_completes_commands_and_options(shell, line):
     words = f"tvm-scan {line}"
-    about = {"_TVM_SCAN_COMPLETE": "complete_bash", "COMP_WORDS": words}
-    about["COMP_CWORD"] = str(len(words.split()) - 1)
+    about = {"_TVM_SCAN_COMPLETE": f"complete_{shell}"}
+    if shell == "bash":
+        about |= {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    else:  # fish asks first whether there is anything, by another action
+        about |= {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     lines, _ = lightly(**about)
-    found = [text for text in lines if not text.startswith("exit")]
-    assert {"tune --bud": "--budget", "ex": "explain", "cache li": "limit"}[line] in found
+    told = [re.split(r'["\t]', text) for text in lines if not text.startswith("exit")]
+    assert any(COMPLETED[line] in parts for parts in told), lines
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_is_installed_for_the_shell_that_is_named(shell, tmp_path):
+    home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": "", "SHELL": "/bin/sh"}
+    lightly("--install-completion", shell, **home)
+    written = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    assert {name for name in written if not name.endswith("rc")} == {SHELLS[shell]}
+    shown, _ = lightly("--show-completion", shell, **home)
+    script = "\n".join(line for line in shown if not line.startswith("exit"))
+    assert f"_TVM_SCAN_COMPLETE=complete_{shell}" in script
+    assert script.strip() == (tmp_path / SHELLS[shell]).read_text().strip()
 
 
 @pytest.mark.parametrize(
@@ -80,6 +106,8 @@ def test_a_shell_completes_commands_and_options(line):
     [
         ("tune --nonsense", "No such option: --nonsense.* tvm-scan tune --help$"),
         ("tune", "Missing argument .*; see tvm-scan tune --help$"),
+        ("explain x.py --plan", "requires an argument; see tvm-scan explain --help$"),
+        ("--install-completion csh", "expected one of bash, .*, got 'csh'; see tvm-scan --help$"),
         ("cache limit much", "see tvm-scan cache limit --help$"),
         ("explian", "No such command 'explian'. Did you mean 'explain'. See tvm-scan --help$"),
     ],
@@ -307,6 +335,7 @@ def test_a_tree_is_drawn_as_what_it_is_in_80_columns(command, tmp_path, plan, dr
     assert ("transposed" in picture) == ("transpose" in plan)
     assert ("cell 0" in picture) == ("time_vector" in plan)
     assert ("chunk 0" in picture) == ("chunks" in plan)
+    assert ("distance 8" in picture) == ("time_vector" in plan), "levels that are not drawn"
 
 
 def test_a_target_by_name_asks_for_no_version_of_cuda(capfd):

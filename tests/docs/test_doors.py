@@ -58,6 +58,26 @@ def test_every_door_has_what_it_names():
         assert not [one for one in module.__all__ if not hasattr(module, one)], name
 
 
+def passes_on_nothing(path):
+    """Whether a module has an ``__all__`` of its own names alone."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    imported = {alias.asname or alias.name for node in imports for alias in node.names}
+    lists = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    return bool(lists) and imported.isdisjoint(lists[0])
+
+
+def test_behind_the_doors_an_underscore_says_what_is_private():
+    """A list of a module's own names says it twice, and the two had drifted apart in 50 files."""
+    shown = {module.__file__ for module in doors().values()}
+    behind = [p for folder in OURS for p in (ROOT / folder).rglob("*.py") if str(p) not in shown]
+    assert not [str(path.relative_to(ROOT)) for path in behind if passes_on_nothing(path)]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -115,12 +115,15 @@ def test_the_readme_has_a_path_for_each_reader():
     for heading, calls in {
         "You write TensorIR": ("extract(", "parallelize(", "tvm.compile("),
         "You use PyTorch": ("import tvm_scan.torch as ts", ".backward()"),
-        "You deploy a model": ("torch.export.export(", "from_exported(", "get_pipeline(", "load("),
+        "You deploy a model": ("torch.export.export(", "from_exported(", "export(", "load("),
     }.items():
         line = first_screen[: first_screen.index(f"### {heading}\n")].count("\n") + 1
         block = next(b for b in PYTHON if b.page == README and b.line > line)
         assert all(call in block.code for call in calls), heading
         assert unbound(block.code) <= {"recurrence"}, heading
+        imports = ("import ", "from ")
+        lines = [text for text in block.code.splitlines() if text and not text.startswith(imports)]
+        assert len(lines) <= 10, heading
 
 
 def test_a_name_of_another_block_is_found():

@@ -19,11 +19,12 @@ from tests.support import forks
 from tests.support.cuda_harness import CUDA_TARGET
 from tests.support.forks import Forked
 from tvm_scan import ScanPlan, library
+from tvm_scan._versions import why_foreign
 from tvm_scan.meta import RecordStore
 from tvm_scan.meta.search.candidates import candidate_of
 from tvm_scan.meta.store import files as files_module
 from tvm_scan.meta.store.failure import RecordError
-from tvm_scan.meta.store.provenance import provenance, why_foreign
+from tvm_scan.meta.store.provenance import provenance
 from tvm_scan.meta.store.replay import replay
 from tvm_scan.schedules.splice import ensure_blocks
 

@@ -259,7 +259,7 @@ def test_loops_of_both_directions_can_be_tuned():
 def test_what_is_tuned_for_torch_is_what_torch_asks_for(workload):
     """The same key as the kernel's, at sizes that a call can ask for."""
     pytest.importorskip("torch")
-    from tvm_scan.torch.kernels.cache import loop_of
+    from tvm_scan.torch.kernels.building import loop_of
     from tvm_scan.torch.kernels.spec import KernelSpec
 
     name, sizes, options = workload

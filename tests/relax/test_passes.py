@@ -115,7 +115,7 @@ def test_after_fusion_functions_with_several_blocks():
         reports = {report.name: report for report in FindScans(mod)}
         (fused,) = (report for name, report in reports.items() if name.startswith("fused"))
         assert len(fused.recurrences) == 1
-        assert len(fused.found) > 1, "the recurrence was expected in a fused function"
+        assert len(fused.findings) > 1, "the recurrence was expected in a fused function"
         mod = ParallelizeScans(CPU)(mod)
     built = tvm.compile(mod, target=CPU)
     np.testing.assert_allclose(run(built, tvm.cpu(), a, x), expected(a, x), 1e-4, 1e-4)

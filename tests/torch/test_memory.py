@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import tvm_scan.torch as ts  # noqa: E402
 from bench.torch_peers import selective, selective_loop, sweeps  # noqa: E402
 from tests.support.tiers import paired  # noqa: E402
-from tvm_scan.torch.ops.selective import CHUNK  # noqa: E402
+from tvm_scan.torch.ops.chunked import CHUNK  # noqa: E402
 
 CHANNELS, STATES = 64, 16
 

@@ -16,7 +16,7 @@ from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, run_cuda  # no
 from tests.support.tiers import paired  # noqa: E402
 from tvm_scan import ScanPlan, default_plan, extract, parallelize, tir  # noqa: E402
 from tvm_scan.relax.import_torch.own_operators import _from_the_start  # noqa: E402
-from tvm_scan.torch.kernels.cache import loop_of  # noqa: E402
+from tvm_scan.torch.kernels.building import loop_of  # noqa: E402
 from tvm_scan.torch.kernels.spec import KernelSpec  # noqa: E402
 
 #: Beginnings and ends; the chunks of the selective scan have 32 steps.

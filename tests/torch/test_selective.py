@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import tvm_scan.torch as ts  # noqa: E402
 from tests.support.tiers import covering, one_of, paired  # noqa: E402
 from tests.torch.oracles import selective_loop  # noqa: E402
-from tvm_scan.torch.ops.selective import CHUNK  # noqa: E402
+from tvm_scan.torch.ops.chunked import CHUNK  # noqa: E402
 
 
 def inputs(batch, groups, channels, length, states, dtype=torch.float64, seed=0):

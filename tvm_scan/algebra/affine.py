@@ -31,8 +31,6 @@ from tvm_scan.algebra.literal import (
 )
 from tvm_scan.text import as_text
 
-__all__ = ["Affine", "coefficients"]
-
 _SMALLEST_NORMAL = {"float32": 2.0**-126, "float64": 2.0**-1022}
 
 #: What no family has of a carry, but for a modulus and a table.

@@ -17,8 +17,6 @@ from tvm_scan.algebra.base import KEEP, Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.literal import is_float, is_integer
 from tvm_scan.text import as_text
 
-__all__ = ["Automaton"]
-
 _LARGEST = 16
 _BITS = 4
 _WORD = "int64"

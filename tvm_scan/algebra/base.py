@@ -11,17 +11,6 @@ from tvm.ir import Var
 
 from tvm_scan.algebra.narrow import in_own_dtype
 
-__all__ = [
-    "KEEP",
-    "Algebra",
-    "Element",
-    "Forgetting",
-    "NotInFamily",
-    "Plain",
-    "System",
-    "classify",
-]
-
 #: The fix where no rewrite is known.
 KEEP = "no rewrite is known that is in a family; keep the loop, whose lanes run in parallel"
 
@@ -189,6 +178,27 @@ class Forgetting(Algebra):
     @abstractmethod
     def neutral(self) -> Element:
         """Carries on which applying ``constant(values)`` gives exactly ``values``."""
+
+
+class Around(Algebra):
+    """A family that is built on another one, ``inner``."""
+
+    inner: Algebra
+
+    @property
+    def innermost(self) -> Algebra:
+        """The innermost family of the inner family."""
+        return self.inner.innermost
+
+    @property
+    def reuses_parts(self) -> bool:
+        """Return whether the inner family reuses the parts of a step."""
+        return self.inner.reuses_parts
+
+    @property
+    def sample_range(self) -> tuple[int, int]:
+        """The sample range of the inner family."""
+        return self.inner.sample_range
 
 
 def _narrowed(system: System) -> System:

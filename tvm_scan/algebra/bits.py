@@ -13,8 +13,6 @@ from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.literal import all_ones, folded_bits, is_integer, zero
 from tvm_scan.text import as_text
 
-__all__ = ["Bitwise", "Switch"]
-
 
 @dataclass(frozen=True, eq=False)
 class Bitwise(Algebra):

@@ -13,8 +13,6 @@ from tvm_scan.algebra.bounds import BoundedMap, bounded_map
 from tvm_scan.algebra.literal import largest, one, smallest, zero
 from tvm_scan.text import as_text
 
-__all__ = ["BoundedAffine"]
-
 #: ``(limit, step)``: where gate or offset of an element exceeds ``2^limit``, ``2^step`` of it goes
 #: into the common factor. Products of two stay finite, and the factor does while the gate does.
 _SCALES = {"float32": (63, 65), "float64": (511, 513)}

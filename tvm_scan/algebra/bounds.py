@@ -14,8 +14,6 @@ from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import plus, times
 
-__all__ = ["Bound", "BoundedMap", "bounded_map"]
-
 
 class Bound(ABC):
     """A function of one value that never falls, made of max, min and choices.

@@ -12,8 +12,6 @@ from tvm.ir import Call, Var
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 
-__all__ = ["as_choice", "decided", "free_conditions", "opposite"]
-
 
 def as_choice(e: Any) -> tuple[Any, Any, Any] | None:
     """``(condition, yes, no)`` of a select or if_then_else, else None."""

@@ -16,8 +16,6 @@ from tvm_scan.algebra.exact import as_numbers
 from tvm_scan.algebra.literal import is_float, largest, smallest, zero
 from tvm_scan.text import as_text
 
-__all__ = ["Clamp"]
-
 #: Bounds of an element of integers over no steps: no sum of gates reaches them.
 _FAR = 1 << 61
 

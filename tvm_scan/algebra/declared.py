@@ -13,8 +13,6 @@ from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.literal import zero
 from tvm_scan.text import as_text
 
-__all__ = ["Declared"]
-
 
 @dataclass(frozen=True, eq=False)
 class Declared(Algebra):
@@ -59,8 +57,8 @@ class Declared(Algebra):
 
     def _operator(self, left: Element, right: Element) -> Element:
         def value(load: Any) -> Any:
-            for own, part in zip(self.inputs, right, strict=True):
-                if tir.structurally_equal(load, own):
+            for variable, part in zip(self.inputs, right, strict=True):
+                if tir.structurally_equal(load, variable):
                     return part
             return load
 

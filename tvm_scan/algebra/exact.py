@@ -14,8 +14,6 @@ from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import bits_of, is_integer
 from tvm_scan.algebra.ranges import exact_range, invariant, range_of_dtype
 
-__all__ = ["as_numbers", "fix_of"]
-
 _WIDE = "int64"
 #: What a step may add: with it, no number of steps that fits in memory leaves 64 bits.
 _LARGEST = 1 << 33

@@ -9,16 +9,14 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System, classify
+from tvm_scan.algebra.base import Algebra, Around, Element, NotInFamily, System, classify
 from tvm_scan.algebra.literal import zero
-
-__all__ = ["Interleaved"]
 
 _COUNT = "int32"
 
 
 @dataclass(frozen=True, eq=False)
-class Interleaved(Algebra):
+class Interleaved(Around):
     """``k`` carries in a circle, of which a step changes one and moves the others on.
 
     Theorem. Let ``h' = f(g)`` for the last carry ``g`` of a line, and let every other carry
@@ -71,21 +69,6 @@ class Interleaved(Algebra):
     def dtypes(self) -> tuple[str, ...]:
         """The rotation, and an inner element per carry."""
         return (_COUNT, *(self.inner.dtypes * self.count))
-
-    @property
-    def innermost(self) -> Algebra:
-        """The innermost family of the inner family."""
-        return self.inner.innermost
-
-    @property
-    def reuses_parts(self) -> bool:
-        """Return whether the inner family reuses the parts of a step."""
-        return self.inner.reuses_parts
-
-    @property
-    def sample_range(self) -> tuple[int, int]:
-        """The sample range of the inner family."""
-        return self.inner.sample_range
 
     def _split(self, element: Element) -> list[Element]:
         size = len(self.inner.dtypes)

@@ -10,26 +10,6 @@ from tvm import tirx
 
 from tvm_scan import tir
 
-__all__ = [
-    "all_ones",
-    "bits_of",
-    "folded_bits",
-    "is_bool",
-    "is_constant",
-    "is_float",
-    "is_integer",
-    "is_signed",
-    "largest",
-    "minus",
-    "one",
-    "plus",
-    "smallest",
-    "times",
-    "wrapped",
-    "zero",
-    "zero_keeping_product",
-]
-
 
 def is_float(dtype: str) -> bool:
     """Return whether ``dtype`` is a floating-point type."""

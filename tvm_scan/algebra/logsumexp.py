@@ -13,8 +13,6 @@ from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System
 from tvm_scan.algebra.literal import is_constant, is_float, smallest, zero
 from tvm_scan.text import as_text
 
-__all__ = ["LogSumExp", "logaddexp"]
-
 
 @dataclass(frozen=True, eq=False)
 class LogSumExp(Algebra):

@@ -20,8 +20,6 @@ from tvm_scan.algebra.literal import (
 )
 from tvm_scan.text import as_text
 
-__all__ = ["Complex", "Matrix"]
-
 _LARGEST = 4
 
 

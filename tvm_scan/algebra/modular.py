@@ -14,8 +14,6 @@ from tvm_scan.algebra.literal import is_float, is_integer
 from tvm_scan.algebra.ranges import may_wrap, range_of_dtype
 from tvm_scan.text import as_text
 
-__all__ = ["Modular"]
-
 _WIDE = "int64"
 #: Residues below this one have products and sums that int64 holds.
 _LARGEST = 1 << 31

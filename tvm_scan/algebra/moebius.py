@@ -14,8 +14,6 @@ from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import is_constant, is_float, one, zero
 from tvm_scan.text import as_text
 
-__all__ = ["Moebius"]
-
 Fraction = tuple[Any, Any, Any, Any]
 
 

@@ -11,8 +11,6 @@ from tvm_scan import tir
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import bits_of, is_integer, wrapped
 
-__all__ = ["in_own_dtype"]
-
 #: Where sums and products of a dtype wrap in TVM's code; wider ones may not overflow there.
 _WRAPPING = 16
 

@@ -19,8 +19,6 @@ from tvm_scan import tir
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import bits_of, is_float
 
-__all__ = ["exact_range", "invariant", "may_wrap", "range_of_dtype"]
-
 Range = tuple[int, int]
 
 

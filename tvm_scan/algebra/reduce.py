@@ -13,9 +13,6 @@ from tvm_scan.algebra.literal import is_float, zero, zero_keeping_product
 from tvm_scan.algebra.reduce_match import OPERATORS, Choice, match_choice, match_operator
 from tvm_scan.text import as_text
 
-__all__ = ["Reduce"]
-
-
 #: Flag of a floating-point max or min over no steps at all; 1 means "the carry was forgotten".
 #: A step of infinity is no substitute: it turns a NaN carry into infinity.
 _EMPTY = 2

@@ -13,8 +13,6 @@ from tvm_scan import tir
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import all_ones, is_float, largest, one, smallest, zero
 
-__all__ = ["OPERATORS", "Choice", "match_choice", "match_operator"]
-
 
 @dataclass(frozen=True, eq=False)
 class _Operator:

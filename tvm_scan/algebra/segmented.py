@@ -10,16 +10,14 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.algebra.base import Algebra, Element, NotInFamily, System, classify
+from tvm_scan.algebra.base import Algebra, Around, Element, NotInFamily, System, classify
 from tvm_scan.algebra.choices import decided, free_conditions, opposite
 from tvm_scan.algebra.literal import is_float, zero
 from tvm_scan.text import as_text
 
-__all__ = ["LateSegmented", "Segmented"]
-
 
 @dataclass(frozen=True, eq=False)
-class Segmented(Algebra):
+class Segmented(Around):
     """``h' = if reset: v else step(h)``.
 
     Theorem. After a reset the carry is known. So an element is either a known carry, or an
@@ -52,21 +50,6 @@ class Segmented(Algebra):
     def dtypes(self) -> tuple[str, ...]:
         """Dtypes of the flag that the carries are known, of the carries, and of the inner parts."""
         return ("int32", *self.carried, *self.inner.dtypes)
-
-    @property
-    def innermost(self) -> Algebra:
-        """The innermost family of the inner family."""
-        return self.inner.innermost
-
-    @property
-    def reuses_parts(self) -> bool:
-        """Return whether the inner family reuses the parts of a step."""
-        return self.inner.reuses_parts
-
-    @property
-    def sample_range(self) -> tuple[int, int]:
-        """The sample range of the inner family."""
-        return self.inner.sample_range
 
     def _split(self, element: Element) -> tuple[Any, Element, Element]:
         k = self.count
@@ -176,7 +159,9 @@ def _resets(steps: tuple[Any, ...], olds: Sequence[Var], depth: int) -> Iterator
         conditions = conditions[:1]
     decides = [free_conditions([step], olds) for step in steps]
     for condition in conditions:
-        chooses = [any(tir.structurally_equal(condition, c) for c in own) for own in decides]
+        chooses = [
+            any(tir.structurally_equal(condition, c) for c in conditions) for conditions in decides
+        ]
         undecided = (step for step, chosen in zip(steps, chooses, strict=True) if not chosen)
         if not depth and read(undecided):
             continue  # nothing is set there

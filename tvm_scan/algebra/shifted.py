@@ -14,8 +14,6 @@ from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import all_ones, bits_of, folded_bits, is_integer, zero
 from tvm_scan.text import as_text
 
-__all__ = ["Shifted"]
-
 _COUNT = "int32"
 
 

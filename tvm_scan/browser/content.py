@@ -23,11 +23,9 @@ from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.verification.bounds import promise
 from tvm_scan.schedules.verification.inputs import STEPS
 
-__all__ = ["Content", "Given", "of_function", "rounding"]
-
 
 @dataclass(frozen=True)
-class Given:
+class Operand:
     """An array that is there before the first step: an input, an output or a constant.
 
     Attributes
@@ -68,7 +66,7 @@ class Content:
         The size that it follows, if one is symbolic.
     bound_steps : int
         Steps at which the bounds of outputs are said; they grow with the root of their number.
-    arrays : list of Given
+    arrays : list of Operand
         In the order of the parameters.
     functions : dict of str to Program
         Kernels, by function.
@@ -85,7 +83,7 @@ class Content:
     time: Number
     length: str | None
     bound_steps: int
-    arrays: list[Given]
+    arrays: list[Operand]
     functions: dict[str, Program]
     loops: dict[str, Loop]
     scan: list[Step]
@@ -140,7 +138,7 @@ def of_function(func: tirx.PrimFunc, target: Target, plan: ScanPlan | Chooser | 
     )
     spans = spans_of(func, analysis, [param for param in func.params if param in read])
     arrays = [
-        Given(
+        Operand(
             array,
             param in read,
             param in stored,
@@ -150,7 +148,9 @@ def of_function(func: tirx.PrimFunc, target: Target, plan: ScanPlan | Chooser | 
         for param, array in zip(func.params, loop.parameters, strict=True)
     ]
     call: Step = {"call": name, "arguments": [array.name for array in loop.parameters]}
-    families = [algebra.name for found in analysis.recurrences for algebra in found.algebras]
+    families = [
+        algebra.name for recurrence in analysis.recurrences for algebra in recurrence.algebras
+    ]
     families += ["delta"] * len(analysis.deltas)
     return Content(
         name,

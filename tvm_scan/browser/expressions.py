@@ -22,8 +22,6 @@ from tvm_scan.errors import ScanError
 from tvm_scan.schedules.launch.program import Names
 from tvm_scan.text import as_text
 
-__all__ = ["Expressions", "Identifiers"]
-
 _ARITHMETIC = {tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*"}
 _COMPARISONS = {
     tirx.EQ: "==",  # a condition may be a number, too
@@ -134,8 +132,8 @@ class Expressions:
         where = ""
         for axis, (index, extent) in enumerate(zip(indices, tir.shape_of(buffer), strict=True)):
             row = f"({where})" if axis > 1 else where
-            one = self.index(index)
-            where = f"{row} * {self.index(extent)} + {one}" if axis else one
+            term = self.index(index)
+            where = f"{row} * {self.index(extent)} + {term}" if axis else term
         return f"{self.names.table[buffer]}[{where or '0'}]"
 
     def _text(self, e: Any, wraps: bool) -> str:
@@ -166,7 +164,9 @@ class Expressions:
             if written is not None:
                 return written
         word = (tir.call_name(e) or "").rpartition(".")[2]
-        arguments = [self._text(one, wraps) for one in getattr(e, "args", ())] if word else []
+        arguments = (
+            [self._text(argument, wraps) for argument in getattr(e, "args", ())] if word else []
+        )
         if word in _BIT_CALLS:
             return _bits(_BIT_CALLS[word], arguments[0], arguments[1], tir.dtype_of(e))
         if word in _CALLS:

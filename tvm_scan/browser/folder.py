@@ -12,10 +12,8 @@ from tvm.target import Target
 
 from tvm_scan import __version__
 from tvm_scan._files import check_folder, write_file
-from tvm_scan.browser.content import Content, Given
+from tvm_scan.browser.content import Content, Operand
 from tvm_scan.browser.loops import module_of
-
-__all__ = ["FORMAT", "manifest_of", "write_folder"]
 
 #: Of the manifest.
 FORMAT = 1
@@ -93,7 +91,7 @@ def manifest_of(content: Content, target: Target, plan: str) -> tuple[dict[str, 
         All constants, one after the other.
     """
     constants = bytearray()
-    arrays = [_array(given, constants) for given in content.arrays]
+    arrays = [_array(array, constants) for array in content.arrays]
     kernels = {
         kernel.name: {
             "file": f"{KERNELS}/{kernel.name}.wgsl",
@@ -142,15 +140,15 @@ def _parameters(arrays: tuple[Any, ...]) -> list[dict[str, Any]]:
     return [{"name": a.name, "dtype": a.dtype, "shape": list(a.shape)} for a in arrays]
 
 
-def _array(given: Given, constants: bytearray) -> dict[str, Any]:
-    (entry,) = _parameters((given.array,))
-    entry |= {"read": given.read, "written": given.written}
-    if given.written:
-        entry["bound"] = given.bound
-    if given.constant is not None:
+def _array(array: Operand, constants: bytearray) -> dict[str, Any]:
+    (entry,) = _parameters((array.array,))
+    entry |= {"read": array.read, "written": array.written}
+    if array.written:
+        entry["bound"] = array.bound
+    if array.constant is not None:
         constants += bytes(-len(constants) % _ALIGNMENT)
         entry["offset"] = len(constants)
-        constants += given.constant.tobytes()
-    elif given.span is not None:
-        entry["values"] = dict(zip(("low", "high"), given.span, strict=True))
+        constants += array.constant.tobytes()
+    elif array.span is not None:
+        entry["values"] = dict(zip(("low", "high"), array.span, strict=True))
     return entry

@@ -16,8 +16,6 @@ from tvm_scan.schedules.launch.numbers import number_of
 from tvm_scan.schedules.launch.program import Array
 from tvm_scan.text import as_text
 
-__all__ = ["Loop", "loop_of", "module_of"]
-
 #: Classes of arrays; those of floats are the caller's.
 _ARRAYS = {
     "int32": "Int32Array",
@@ -103,13 +101,13 @@ class _Writer:
             self._class_of(parameter)
             shape = tuple(number_of(extent, sizes) for extent in tir.shape_of(parameter))
             arrays.append(Array(str(parameter.name), tir.dtype_of(parameter), shape))
-        given = ", ".join(self.names.add(parameter) for parameter in self.func.params)
+        parameters = ", ".join(self.names.add(parameter) for parameter in self.func.params)
         self.sizes = sizes
         body = self._lines(self.func.body)
         keys = ", ".join(
             f"{json.dumps(size)}: {self.names.table[var]}" for var, size in sizes.items()
         )
-        head = [f"{json.dumps(name)}(floats, [{given}], {{ {keys} }}) {{"]
+        head = [f"{json.dumps(name)}(floats, [{parameters}], {{ {keys} }}) {{"]
         bound = [f"let {', '.join(self.expressions.bound)};"] if self.expressions.bound else []
         lines = [*head, *_indented([*self.allocated, *bound, *body]), "}"]
         return Loop(name, tuple(arrays), "\n".join(_indented(lines)))

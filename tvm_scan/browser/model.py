@@ -11,7 +11,7 @@ from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
-from tvm_scan.browser.content import Content, Given, rounding
+from tvm_scan.browser.content import Content, Operand, rounding
 from tvm_scan.browser.loops import loop_of
 from tvm_scan.browser.values import OTHERS, Span
 from tvm_scan.errors import ScanError
@@ -22,8 +22,6 @@ from tvm_scan.relax.repairs.dtypes import RepairOperators
 from tvm_scan.schedules.launch.numbers import number_of
 from tvm_scan.schedules.launch.program import Array, Names, Step, emit
 from tvm_scan.schedules.verification.inputs import STEPS
-
-__all__ = ["of_model"]
 
 _ENTRY = "main"
 #: A path through nested tuples to a tensor.
@@ -64,8 +62,8 @@ def of_model(mod: IRModule, target: Target, database: Any, name: str) -> Content
     plain = relax.transform.LegalizeOps()(plain)
     constants: dict[str, np.ndarray] = {}
     kernels, loops = _Graph(scheduled, constants), _Graph(plain, constants)
-    extents = [one.time.extent for report in reports for one in report.recurrences]
-    extents += [one.time.extent for report in reports for one in report.deltas]
+    extents = [recurrence.time.extent for report in reports for recurrence in report.recurrences]
+    extents += [rule.time.extent for report in reports for rule in report.deltas]
     times = [number for extent in extents if (number := tir.as_int(extent)) is not None]
     sizes = dict.fromkeys(kernels.sizes, OTHERS)
     length = next(iter(sizes), None) if len(times) < len(extents) else None
@@ -73,13 +71,18 @@ def of_model(mod: IRModule, target: Target, database: Any, name: str) -> Content
         sizes[length] = STEPS
     steps = max(times, default=STEPS)
     limits = _limits(plain, loops)
-    arrays = [Given(array, True, False, _span(array, limits)) for array in kernels.inputs]
-    arrays += [Given(array, False, True, None, _bound(array, steps)) for array in kernels.outputs]
+    arrays = [Operand(array, True, False, _span(array, limits)) for array in kernels.inputs]
+    arrays += [Operand(array, False, True, None, _bound(array, steps)) for array in kernels.outputs]
     arrays += [
-        Given(Array(key, str(value.dtype), value.shape), True, False, constant=value)
+        Operand(Array(key, str(value.dtype), value.shape), True, False, constant=value)
         for key, value in constants.items()
     ]
-    families = [a.name for report in reports for one in report.recurrences for a in one.algebras]
+    families = [
+        a.name
+        for report in reports
+        for recurrence in report.recurrences
+        for a in recurrence.algebras
+    ]
     families += ["delta" for report in reports for _ in report.deltas]
     return Content(
         name,
@@ -182,7 +185,7 @@ class _Graph:
 
     def _value(self, value: Any) -> _Value:
         if isinstance(value, relax.Tuple):
-            return [self._value(one) for one in value.fields]
+            return [self._value(field) for field in value.fields]
         if isinstance(value, relax.TupleGetItem):
             return self._value(value.tuple_value)[int(value.index)]
         if isinstance(value, GenericConst):
@@ -240,7 +243,7 @@ class _Graph:
 
 
 def _flat(value: _Value) -> list[str]:
-    return [value] if isinstance(value, str) else [name for one in value for name in _flat(one)]
+    return [value] if isinstance(value, str) else [name for part in value for name in _flat(part)]
 
 
 def _unknown(value: Any) -> ScanError:

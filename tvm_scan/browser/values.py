@@ -16,8 +16,6 @@ from tvm_scan.cuda_math import build
 from tvm_scan.schedules.analysis import Analysis
 from tvm_scan.schedules.verification.inputs import STEPS, index_limits
 
-__all__ = ["OTHERS", "Span", "spans_of"]
-
 #: The least number, and the one that all stay below.
 Span = tuple[float, float]
 

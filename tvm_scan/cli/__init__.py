@@ -8,8 +8,6 @@ A command's file imports TVM inside its functions alone, so that help, completio
 a table of records are answered at once.
 """
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Entry point of ``tvm-scan``."""

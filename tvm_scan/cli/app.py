@@ -10,11 +10,14 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.completion import (
+    get_completion_inspect_parameters,
+    install_callback,
+    show_callback,
+)
 from typer.core import TyperGroup
 
 from tvm_scan.cli.support.failure import BAD_INPUT, REFUSED, CommandError
-
-__all__ = ["COMMANDS", "MODULES", "app", "run"]
 
 #: The commands by their group in the help. Each is the ``command`` of the module of its name, which
 #: is imported when it is asked for.
@@ -73,9 +76,12 @@ app = typer.Typer(
     cls=_Commands,
     help="Turn sequential TensorIR recurrences into parallel scans.",
     no_args_is_help=True,
-    add_completion=True,
+    # Its own options ask which shell runs this, and ignore the name of another one.
+    add_completion=False,
     rich_markup_mode="rich",
 )
+get_completion_inspect_parameters()  # registers the shells
+_SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 
 
 def _print_version(wanted: bool) -> None:
@@ -86,6 +92,13 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _complete(ctx: typer.Context, param: typer.CallbackParam, shell: str) -> str:
+    if shell and shell not in _SHELLS:
+        raise typer.BadParameter(f"expected one of {', '.join(_SHELLS)}, got {shell!r}")
+    does = install_callback if param.name == "_install" else show_callback
+    return str(does(ctx, param, shell))
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
@@ -93,6 +106,26 @@ def options(
         bool,
         typer.Option("--version", help="print the version", callback=_print_version, is_eager=True),
     ] = False,
+    _install: Annotated[
+        str,
+        typer.Option(
+            "--install-completion",
+            metavar="SHELL",
+            help="teach bash, zsh, fish or powershell to complete commands and options",
+            callback=_complete,
+            is_eager=True,
+        ),
+    ] = "",
+    _show: Annotated[
+        str,
+        typer.Option(
+            "--show-completion",
+            metavar="SHELL",
+            help="print what --install-completion adds",
+            callback=_complete,
+            is_eager=True,
+        ),
+    ] = "",
 ) -> None:
     """Turn sequential TensorIR recurrences into parallel scans."""
     if debug:
@@ -128,7 +161,9 @@ def _described(error: Exception) -> tuple[str, int]:
     shown = getattr(error, "format_message", None)
     if shown is not None:  # a usage error of the argument parser, in the command that it names
         context = getattr(error, "ctx", None)
-        words = "tvm-scan" if context is None else context.command_path
+        # Of an option without its value the error has no context.
+        named = " ".join(["tvm-scan", *[word for word in sys.argv[1:] if word in COMMANDS][:1]])
+        words = named if context is None else context.command_path
         said = shown().rstrip(".")  # empty where the help was asked for, and is printed
         see = f" See {words} --help" if said.endswith("?") else f"; see {words} --help"
         return f"{said}{see}" if said else "", BAD_INPUT

@@ -13,8 +13,6 @@ from tvm_scan.cli.support.options import Dtype, Folder, Json, Name, Shape, Targe
 from tvm_scan.cli.support.paths import check_database, check_folder, check_program
 from tvm_scan.cli.support.terminal import print_json
 
-__all__ = ["command"]
-
 
 def command(
     folder: Folder,

@@ -15,8 +15,6 @@ from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.cli.support.options import Json
 from tvm_scan.cli.support.terminal import print_json
 
-__all__ = ["SETTINGS", "command"]
-
 #: What follows the name belongs to the script.
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 _FOLDER = Path(__file__).resolve().parents[2] / "bench"
@@ -46,8 +44,8 @@ def command(
             print_json(scripts)
         else:
             width = max(map(len, scripts))
-            for one, line in scripts.items():
-                print(f"{one:<{width}}  {line}")
+            for script, line in scripts.items():
+                print(f"{script:<{width}}  {line}")
         return
     if name not in scripts:
         raise CommandError(

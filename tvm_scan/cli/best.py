@@ -14,8 +14,6 @@ from tvm_scan.cli.support.terminal import print_json, print_wrapped, visible
 if TYPE_CHECKING:
     from tvm_scan.meta.store.summary import Summary
 
-__all__ = ["command"]
-
 
 def command(
     folder: Folder,

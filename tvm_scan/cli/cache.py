@@ -11,8 +11,6 @@ from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.cli.support.options import Json
 from tvm_scan.cli.support.terminal import print_json, print_wrapped, visible
 
-__all__ = ["command"]
-
 command = typer.Typer(
     help="Look at the kernels that the torch functions keep on disk, limit or remove them.\n\n"
     "Example: tvm-scan cache",

@@ -7,8 +7,6 @@ from dataclasses import asdict
 from tvm_scan.cli.support.options import Json
 from tvm_scan.cli.support.terminal import print_json
 
-__all__ = ["command"]
-
 
 def command(as_json: Json = False) -> None:
     """Measure this machine, so that default plans are chosen by what it does.

@@ -15,8 +15,6 @@ from tvm_scan.cli.support.terminal import print_json, print_table
 if TYPE_CHECKING:
     from tvm_scan.cli.support.sides import Row
 
-__all__ = ["command"]
-
 
 def command(
     what: What,
@@ -74,5 +72,5 @@ def _show(rows: list[Row]) -> None:
         (r.name, duration(r.seconds), f"{r.ratio:.2f}x", f"{r.low:.2f} to {r.high:.2f}", r.plan)
         for r in rows
     ]
-    print_table(("side", "time", "speed", "middle half", "plan"), shown, plain=True)
+    print_table(("side", "time", "speed", "middle half", "plan"), shown)
     print(f"speed against {rows[0].name}, the median of {rows[0].rounds} rounds")

@@ -12,8 +12,6 @@ from tvm_scan.cli.support.options import Json, Name, Plan, Shape, Target
 from tvm_scan.cli.support.paths import check_database, check_file, check_folder
 from tvm_scan.cli.support.terminal import print_json, visible
 
-__all__ = ["command", "compile_file"]
-
 
 def command(
     model: Annotated[
@@ -69,9 +67,9 @@ def compile_file(
     if device_of(target).in_browser:
         _page(str(model), output, target, database, report, as_json, options)
         return
-    given = next((name for name, value in options.items() if value is not None), None)
-    if given is not None or str(model).startswith("library:"):
-        what = "a function" if given is None else f"--{given}"
+    option = next((name for name, value in options.items() if value is not None), None)
+    if option is not None or str(model).startswith("library:"):
+        what = "a function" if option is None else f"--{option}"
         raise CommandError(
             f"expected {what} for a page alone, got the target {target_name}; pass --target "
             "webgpu, or compile the function with tvm-scan apply"

@@ -13,8 +13,6 @@ from tvm_scan.cli.support.options import Json, Target
 from tvm_scan.cli.support.paths import check_file
 from tvm_scan.cli.support.terminal import print_json, print_table
 
-__all__ = ["command"]
-
 #: A float32 scan rounds a few times per step; a layer's gates are below one, so that rounding
 #: errors die away instead of adding up, and what remains is a small multiple of 2^-24 of the
 #: largest intermediate value. The bound below is about 500 of those.

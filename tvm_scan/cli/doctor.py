@@ -19,8 +19,6 @@ from tvm_scan.cli.support.failure import UNHEALTHY, CommandError
 from tvm_scan.cli.support.options import DATABASE, Json
 from tvm_scan.cli.support.terminal import print_json, print_wrapped, visible
 
-__all__ = ["command"]
-
 OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 _GPU_QUERY = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
 

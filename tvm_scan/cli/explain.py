@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tvm_scan.proof import Certificate
     from tvm_scan.schedules.choose.default import Decision
 
-__all__ = ["command"]
 
 #: Other candidates that are printed beside the default.
 _OTHERS = 3
@@ -221,18 +220,22 @@ def _decision(target: Any, recurrence: TimeLoop, plan: ScanPlan) -> dict[str, An
     if decision.chosen.plan != plan:
         return None
     shown = [decision.chosen, *decision.others[:_OTHERS]]
-    loop = [one for one in decision.others if one.plan.keeps_loop and one not in shown]
+    loop = [
+        candidate
+        for candidate in decision.others
+        if candidate.plan.keeps_loop and candidate not in shown
+    ]
     return {
         "candidates": 1 + len(decision.others),
         "predicted_for": Machine.of(target).predicted_for,
         "why_sequential": _why_sequential(decision) if plan.keeps_loop else None,
         "nearest": [
             {
-                "plan": str(one.plan),
-                "seconds": one.seconds,
-                "rules": [rule.name for rule in one.rules],
+                "plan": str(candidate.plan),
+                "seconds": candidate.seconds,
+                "rules": [rule.name for rule in candidate.rules],
             }
-            for one in [*shown, *loop]
+            for candidate in [*shown, *loop]
         ],
     }
 
@@ -245,7 +248,7 @@ def _why_sequential(decision: Decision) -> str:
     count = len(decision.others)
     if not count:
         return f"the loop as it was written, predicted to take {loop}: no other plan fits"
-    other = min(decision.others, key=lambda one: one.seconds)
+    other = min(decision.others, key=lambda candidate: candidate.seconds)
     if other.seconds >= decision.chosen.seconds:
         said = "none of them is predicted to be faster"
     else:
@@ -260,9 +263,11 @@ def _show_decision(decision: dict[str, Any]) -> None:
     if decision["why_sequential"] is not None:
         print_wrapped(f"default   {decision['why_sequential']}", 10)
     else:
-        made = f"the least prediction of {decision['candidates']} plans"
-        made += f", for {decision['predicted_for']}" if decision["predicted_for"] else ""
-        print_wrapped(f"default   {made}, with the nearest others", 10)
-    for one in decision["nearest"]:
-        rules = f"  ({'; '.join(one['rules'])})" if one["rules"] else ""
-        print_wrapped(f"    {one['seconds'] * 1e6:>12,.1f} us  {one['plan']}{rules}", 21)
+        reason = f"the least prediction of {decision['candidates']} plans"
+        reason += f", for {decision['predicted_for']}" if decision["predicted_for"] else ""
+        print_wrapped(f"default   {reason}, with the nearest others", 10)
+    for candidate in decision["nearest"]:
+        rules = f"  ({'; '.join(candidate['rules'])})" if candidate["rules"] else ""
+        print_wrapped(
+            f"    {candidate['seconds'] * 1e6:>12,.1f} us  {candidate['plan']}{rules}", 21
+        )

@@ -10,8 +10,6 @@ import typer
 from tvm_scan.cli.support.options import DATABASE, Folder, Json
 from tvm_scan.cli.support.paths import check_file
 
-__all__ = ["command"]
-
 
 def command(
     archive: Annotated[Path, typer.Argument(help="file of tvm-scan export")],

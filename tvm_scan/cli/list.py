@@ -5,8 +5,6 @@ from __future__ import annotations
 from tvm_scan.cli.support.options import DATABASE, Folder, Json
 from tvm_scan.cli.support.terminal import print_json, print_wrapped, visible
 
-__all__ = ["command"]
-
 
 def command(folder: Folder = DATABASE, as_json: Json = False) -> None:
     """List the records of a database, and why some are not usable here.

@@ -10,8 +10,6 @@ import typer
 from tvm_scan.cli.support.options import Folder, Json
 from tvm_scan.cli.support.paths import check_database
 
-__all__ = ["command"]
-
 
 def command(
     into: Folder,

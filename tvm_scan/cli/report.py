@@ -12,8 +12,6 @@ from tvm_scan.cli.support.options import Folder, Json
 from tvm_scan.cli.support.paths import check_database, check_folder
 from tvm_scan.cli.support.terminal import print_json, visible
 
-__all__ = ["command"]
-
 
 def command(
     folder: Folder,

@@ -11,8 +11,6 @@ from tvm_scan.cli.support.options import Json, Name, Plan, Target
 from tvm_scan.cli.support.paths import check_file, check_folder
 from tvm_scan.cli.support.terminal import print_json, print_table
 
-__all__ = ["command"]
-
 
 def command(
     file: Annotated[Path, typer.Argument(help="Python file with a primfunc")],
@@ -50,7 +48,7 @@ def command(
     errors = {key: largest_error(results[key], loop_tensors[key].numpy()) for key in bound.written}
     if output is not None:
         write_npz(output, results)
-    # Timed on the same buffers: an in-place state walks on, which costs the same.
+    # Timed on the same buffers: an in-place state goes on, which costs the same.
     times = interleaved_medians({"sequential": sequential, "scan": scan})
     report = {
         "plan": str(chosen),
@@ -72,7 +70,7 @@ def _show(report: dict[str, Any], as_json: bool) -> None:
         for key, shape in report["outputs"].items()
     ]
     heads = ("output", "shape", "largest error to the loop")
-    print_table(heads, rows, title=f"plan {report['plan']}", right=heads[2:])
+    print_table(heads, rows, title=f"plan  {report['plan']}", right=heads[2:])
     slow, fast = report["sequential_seconds"], report["scan_seconds"]
     print(f"sequential loop {slow * 1e3:.3f} ms, scan {fast * 1e3:.3f} ms ({slow / fast:.2f}x)")
     if report["output"]:

@@ -14,7 +14,6 @@ from tvm_scan.cli.support.terminal import print_json, print_wrapped, visible
 if TYPE_CHECKING:
     from tvm_scan.meta.store.summary import Summary
 
-__all__ = ["command"]
 
 #: Facts that have a line with words of its own.
 _TOLD = {"date", "host", "machine", "processor", "cores", "tvm", "tvm_scan", "seed", "function"}

@@ -25,7 +25,6 @@ from tvm_scan.cli.support.terminal import print_json, visible
 if TYPE_CHECKING:
     from tvm_scan.meta.search.result import FunctionResult, TuningResult
 
-__all__ = ["command", "parse_budget"]
 
 #: Trials for each function where only minutes are given.
 _MANY = 100_000

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tvm_scan.delta_rule import TimeLoop
     from tvm_scan.schedules.verification.verify import Comparison
 
-__all__ = ["command"]
-
 
 def command(
     what: Annotated[str, typer.Argument(help="Python file, library:NAME, or a folder of records")],
@@ -95,7 +93,7 @@ def command(
 
 
 def _show(plan: str, comparisons: list[Comparison]) -> None:
-    heads = ("inputs", "output", "largest ulps", "at", "loop", "scan", "relative", "bound")
+    heads = ("inputs", "output", "ulps", "at", "loop", "scan", "relative", "bound")
     rows = [
         (
             c.inputs,
@@ -109,4 +107,5 @@ def _show(plan: str, comparisons: list[Comparison]) -> None:
         )
         for c in comparisons
     ]
-    print_table(heads, rows, title=f"plan {plan}", caption="relative: to the size of the terms")
+    print_table(heads, rows, title=f"plan  {plan}", right=("ulps", "loop", "scan"))
+    print("ulps: the largest difference, there; relative: to the size of the terms")

@@ -30,8 +30,6 @@ from tvm_scan.extraction.statements import stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind, Register
 from tvm_scan.text import as_text
 
-__all__ = ["classify_accesses"]
-
 _MAX_REGISTERS = 1024
 #: Steps that a read may lie back: elements of order k hold k (k + 1) numbers.
 _MAX_LAG = 4
@@ -57,7 +55,7 @@ def classify_accesses(nest: Nest, external: tir.VarMap, written: list[Var]) -> L
         if refusal is None and buffer not in layouts:
             refusal = _box_around(buffer, around[0] + around[1], layouts)
         if refusal is None:
-            refusal = _extend(buffer, inside, layouts, timed_ok=True)
+            refusal = _extend(buffer, inside, layouts)
         for accesses, last in zip(around, (False, True), strict=True):
             if refusal is None:
                 refusal = _check_around(buffer, accesses, layouts, last)
@@ -87,7 +85,7 @@ def _box(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | Non
                 first.origin,
                 f"expected {buffer.name} to be written at an index that moves with "
                 f"{layouts.nest.time.var.name} by a constant, found {as_text(index)}",
-                "walk time by a constant stride, forwards or backwards",
+                "step through time by a constant stride, forwards or backwards",
             )
         if part[0] != 0 and time_dim is not None:
             return Refusal(
@@ -111,9 +109,7 @@ def _box_around(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusa
     return None
 
 
-def _extend(
-    buffer: Var, accesses: list[Access], layouts: Layouts, *, timed_ok: bool
-) -> Refusal | None:
+def _extend(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | None:
     """Widen the box by every access inside time; refuse what does not fit the theorem."""
     box: Box = layouts.boxes[buffer]
     for access in accesses:
@@ -136,7 +132,7 @@ def _extend(
                 access.origin,
                 f"expected reads of {buffer.name} from earlier steps, found a read of step "
                 f"t+{-split.lag}, which is written later",
-                "walk time in the other direction, or read the input instead of the output",
+                "run time in the other direction, or read the input instead of the output",
             )
         if split.lag > _MAX_LAG:
             return Refusal(
@@ -144,7 +140,7 @@ def _extend(
                 access.origin,
                 f"expected reads of {buffer.name} at most {_MAX_LAG} steps back, found lag "
                 f"{split.lag}",
-                "if only every k-th step is read, make the residue modulo k a lane: walk "
+                "if only every k-th step is read, make the residue modulo k a lane: scan "
                 "h[k * s + r] over s",
             )
         box.lags = max(box.lags, split.lag)

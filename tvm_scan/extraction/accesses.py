@@ -21,8 +21,6 @@ from tvm_scan.extraction.statements import (
     stores_in,
 )
 
-__all__ = ["Access", "accesses_of", "is_private", "private_in", "rename", "without_conditions"]
-
 
 @dataclass(eq=False)
 class Access:
@@ -99,8 +97,10 @@ def without_conditions(stmts: list[Any]) -> list[Any]:
 
 
 def _first_access_is(buffer: Var, body: list[Any], first: Access) -> bool:
-    found = _first_access(buffer, body)
-    return found is not None and found.origin is first.origin and found.is_store == first.is_store
+    access = _first_access(buffer, body)
+    return (
+        access is not None and access.origin is first.origin and access.is_store == first.is_store
+    )
 
 
 def _first_apart(buffer: Var, body: list[Any]) -> list[Any] | None:

@@ -10,8 +10,6 @@ from tvm_scan.extraction.accesses import Access, accesses_of, private_in
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.extraction.statements import Loop
 
-__all__ = ["are_apart", "has_own_cells"]
-
 
 def has_own_cells(loop: Loop, external: tir.VarMap) -> bool:
     """Return whether two iterations never meet in a cell: the loop is then over lanes, not time.

@@ -36,8 +36,6 @@ from tvm_scan.extraction.step_loops import (
     loop_of,
 )
 
-__all__ = ["ArrayStep", "Known", "Sum", "map_known"]
-
 
 def map_known(node: Any, fn: Callable[[TensorLoad], Any]) -> Any:
     """Map loads as ``tir.map_loads`` does, with an ``fn`` that may raise ``NotUnderstood``."""
@@ -260,12 +258,12 @@ def _same_extent(left: Loop, right: Loop) -> bool:
 
 def _same_indices(left: Known, right: Known) -> bool:
     for mine, other in zip(left.indices, right.indices, strict=True):
-        one, two = loop_of(mine, left.loops), loop_of(other, right.loops)
-        if (one is None) != (two is None):
+        loop, other_loop = loop_of(mine, left.loops), loop_of(other, right.loops)
+        if (loop is None) != (other_loop is None):
             return False
-        if one is not None and two is not None and not _same_extent(one, two):
+        if loop is not None and other_loop is not None and not _same_extent(loop, other_loop):
             return False
-        if one is None and not tir.structurally_equal(mine, other):
+        if loop is None and not tir.structurally_equal(mine, other):
             return False
     return True
 

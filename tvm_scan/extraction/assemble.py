@@ -32,8 +32,6 @@ from tvm_scan.extraction.symbolic import StepState, execute_step
 from tvm_scan.extraction.unroll import unrolled_body
 from tvm_scan.recurrence import Axis, Carry, Emit, Group, Recurrence, Refusal, RefusalKind
 
-__all__ = ["buffers_outside", "extract", "extract_nest", "most_telling", "root_nests"]
-
 
 def root_nests(func: tirx.PrimFunc) -> list[Any]:
     """Statements of the root block of ``func``, each a loop nest of its own."""
@@ -53,7 +51,7 @@ def extract(func: tirx.PrimFunc) -> Recurrence | Refusal:
     Parameters
     ----------
     func : PrimFunc
-        A TensorIR function with a loop that walks time one step after another, in any of the
+        A TensorIR function with a loop over time, one step after another, in any of the
         forms of the documentation.
 
     Returns

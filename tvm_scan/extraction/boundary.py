@@ -21,15 +21,6 @@ from tvm.sym import Analyzer
 
 from tvm_scan import tir
 
-__all__ = [
-    "Boundary",
-    "decide_time_tests",
-    "joint_initial_values",
-    "lag_initial_values",
-    "split_boundary",
-    "without_time_tests",
-]
-
 
 @dataclass(eq=False)
 class Boundary:
@@ -224,8 +215,8 @@ def _beside(step: Any, old: Var) -> list[Any]:
     others: list[Any] = []
 
     def pair(yes: Any, no: Any) -> None:
-        for one, other in ((yes, no), (no, yes)):
-            if isinstance(one, Var) and one.same_as(old):
+        for side, other in ((yes, no), (no, yes)):
+            if isinstance(side, Var) and side.same_as(old):
                 others.append(other)
 
     def on_call(e: Call) -> None:

@@ -35,8 +35,6 @@ from tvm_scan.extraction.wording import in_own_words
 from tvm_scan.recurrence import Carry, Refusal, RefusalKind, Register
 from tvm_scan.text import as_text
 
-__all__ = ["JointGroup", "make_group"]
-
 
 @dataclass(eq=False)
 class JointGroup:

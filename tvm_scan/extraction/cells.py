@@ -11,8 +11,6 @@ from tvm_scan import tir
 from tvm_scan.extraction.layouts import Layouts
 from tvm_scan.extraction.statements import Loop
 
-__all__ = ["Cell", "Cells", "Key"]
-
 Key = tuple[Any, ...]
 
 
@@ -90,7 +88,7 @@ class Cells:
                 if loop is None or tir.as_int(loop.extent) != box.extents[dim]:
                     return None
                 if any(loop.var.same_as(var) for var, _ in pairs):
-                    return None  # one loop in two dimensions walks a diagonal, not all cells
+                    return None  # one loop in two dimensions visits a diagonal, not all cells
                 key.append("s")
                 pairs.append((loop.var, self.state_var(buffer, dim)))
         return tuple(key), pairs

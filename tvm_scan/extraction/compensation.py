@@ -25,8 +25,6 @@ from tvm_scan.extraction.symbolic import StepState
 from tvm_scan.extraction.wording import in_own_words
 from tvm_scan.recurrence import Refusal, RefusalKind
 
-__all__ = ["rounded_on_purpose"]
-
 #: Bits of a significand.
 _BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 #: Terms of a sum that is written out; a longer one stands as it is in those around it.
@@ -60,11 +58,11 @@ def rounded_on_purpose(
             if cancelled is None:
                 cancelled = _first_lost(draft.step, carried)
             if cancelled is not None:
-                return _refusal(draft, cancelled, in_own_words(cancelled, state, writer))
+                return _refusal(draft, in_own_words(cancelled, state, writer))
     return None
 
 
-def _refusal(draft: Draft, expr: Any, shown: str) -> Refusal:
+def _refusal(draft: Draft, shown: str) -> Refusal:
     return Refusal(
         RefusalKind.UNSUPPORTED_STEP,
         draft.origin,
@@ -163,8 +161,8 @@ class _Sums:
         if isinstance(e, tirx.Div):
             by = self._of(e.b)
             number = by.get((), 0.0) if len(by) == 1 else 0.0
-            one: _Sum = {(): 1 / number} if number else self._factor(e.b, True)
-            return self._multiplied(self._of(e.a), one, e)
+            factor: _Sum = {(): 1 / number} if number else self._factor(e.b, True)
+            return self._multiplied(self._of(e.a), factor, e)
         if isinstance(e, tirx.Cast) and is_float(tir.dtype_of(e.value)):
             return self._of(e.value)  # a carry of halves is kept in float32
         return self._factor(e)

@@ -20,8 +20,6 @@ from tvm_scan.extraction.nest import Nest
 from tvm_scan.extraction.symbolic import StepState
 from tvm_scan.recurrence import Axis, Refusal, RefusalKind
 
-__all__ = ["Draft", "draft_steps", "find_groups", "one_group"]
-
 
 @dataclass(eq=False)
 class Draft:
@@ -195,7 +193,7 @@ def _join(component: list[int], drafts: list[Draft]) -> Refusal | None:
         if extents != [axis.extent for axis in first.axes]:
             return _coupled(draft.cell, draft.origin, "a sum over, or another cell of, the state")
         table = tir.VarMap(
-            (own.var, common.var) for own, common in zip(draft.axes, first.axes, strict=True)
+            (axis.var, common.var) for axis, common in zip(draft.axes, first.axes, strict=True)
         )
         draft.step = tir.substitute(draft.step, table)
         draft.cell.indices = [
@@ -204,13 +202,13 @@ def _join(component: list[int], drafts: list[Draft]) -> Refusal | None:
         draft.axes = first.axes
     for draft in members:
 
-        def own(load: Any) -> Any:
+        def carried(load: Any) -> Any:
             for other in members:
                 if other.cell.is_read_by(load):
                     return other.cell.old
             return load
 
-        draft.step = tir.map_loads(draft.step, own)
+        draft.step = tir.map_loads(draft.step, carried)
         for load in tir.loads(draft.step):
             if any(load.source.same_as(other.cell.before) for other in members):
                 return _coupled(draft.cell, draft.origin, f"another cell of {load.source.name}")

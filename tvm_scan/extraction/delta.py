@@ -43,8 +43,6 @@ from tvm_scan.extraction.unroll import unrolled_body
 from tvm_scan.extraction.wide_state import widened
 from tvm_scan.recurrence import Axis, Refusal, RefusalKind
 
-__all__ = ["extract_delta"]
-
 
 def extract_delta(func: tirx.PrimFunc, stmt: Any) -> DeltaRule | Refusal:
     """Prove that a nest is a delta rule.
@@ -80,9 +78,9 @@ def _over_time(
         refusal = check_preconditions(func, nest)
         if refusal is not None:
             return refusal
-        for one in _written_out(nest):
+        for form in _written_out(nest):
             try:
-                whole = _with_whole_sums(with_whole_lanes(one), external)
+                whole = _with_whole_sums(with_whole_lanes(form), external)
                 return _rule(func, stmt, whole, external)
             except NotUnderstood as reason:
                 refusals.append(_refused(func, reason, nest))

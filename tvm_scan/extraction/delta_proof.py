@@ -20,8 +20,6 @@ from tvm_scan.extraction.matrix_state import MatrixState, MatrixSum
 from tvm_scan.extraction.nest import Nest
 from tvm_scan.extraction.step_loops import NotUnderstood
 
-__all__ = ["StepProof"]
-
 
 class StepProof:
     """The conditions of the theorem of ``extract_delta``; each raises ``NotUnderstood``.
@@ -146,8 +144,8 @@ class StepProof:
             read.append((number, one(self.dtype) if rate is None else rate))
         if not read:
             yield Term(into, None, None, amount)
-        for place, (number, rate) in enumerate(read):
-            drive = zero(self.dtype) if place else amount
+        for position, (number, rate) in enumerate(read):
+            drive = zero(self.dtype) if position else amount
             yield Term(into, self._sources[number][0], rate, drive, counts[number])
 
     def read(self, one_sum: MatrixSum, reads: list[Read]) -> tuple[Read, Any]:

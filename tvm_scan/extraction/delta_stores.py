@@ -16,8 +16,6 @@ from tvm_scan.extraction.nest import Nest, linear_in
 from tvm_scan.extraction.statements import Loop, stores_in
 from tvm_scan.extraction.step_loops import NotUnderstood, loop_of
 
-__all__ = ["around_time", "step_stores"]
-
 #: Most cells that a step may store for one column.
 _MOST = 16
 

@@ -8,8 +8,6 @@ from tvm_scan import tir
 from tvm_scan.extraction.layouts import Box, Layouts
 from tvm_scan.extraction.nest import Nest, linear_in
 
-__all__ = ["lanes_apart"]
-
 
 def lanes_apart(buffer: Var, layouts: Layouts, extra_steps: int = 0) -> bool:
     """Return whether no two lanes meet in a cell, the ``extra_steps`` before time included.

@@ -15,8 +15,6 @@ from tvm.sym import Analyzer, ConstIntBound
 
 from tvm_scan import tir
 
-__all__ = ["Extents", "last_of", "runs_through"]
-
 
 class Extents:
     """The extents of a function's loops as counts.

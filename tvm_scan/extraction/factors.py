@@ -13,9 +13,6 @@ from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import is_constant, is_float, one, zero
 from tvm_scan.extraction.step_loops import NotUnderstood
 
-__all__ = ["products"]
-
-
 #: Most products of a sum.
 _MOST = 8
 

@@ -24,8 +24,6 @@ from tvm_scan.extraction.threads import check_threads
 from tvm_scan.recurrence import Refusal, RefusalKind
 from tvm_scan.text import as_text
 
-__all__ = ["flatten", "is_pure_call"]
-
 
 class _Refused(Exception):
     def __init__(self, refusal: Refusal) -> None:

@@ -17,8 +17,6 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.extraction.statements import Alloc, Condition, Let, Loop, Store
 
-__all__ = ["widen", "with_wide_stores"]
-
 _BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 _COMPARE = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 _LOGIC = (tirx.And, tirx.Or)

@@ -1,7 +1,7 @@
 """Quotients and remainders in indices, worked out where the ranges of the loops allow it.
 
 TVM's own operators index by a flat position: ``out[(v * 29 + t + 1) // 29, (v * 29 + t + 1) % 29]``
-walks ``out[v, t + 1]``.
+is ``out[v, t + 1]``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.extraction.statements import Condition, Let, Loop, Store
-
-__all__ = ["tidy_indices"]
 
 Ranges = list[tuple[Var, Any]]
 

@@ -19,8 +19,6 @@ from tvm_scan.extraction.statements import (
     without_allocs,
 )
 
-__all__ = ["map_integers", "same_statements", "simplified"]
-
 _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 _ARITHMETIC = (
     tirx.Add,

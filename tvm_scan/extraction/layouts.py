@@ -12,8 +12,6 @@ from tvm_scan import tir
 from tvm_scan.extraction.nest import Nest, linear_in
 from tvm_scan.extraction.statements import Loop, lets_in
 
-__all__ = ["Box", "Layouts", "Split"]
-
 
 @dataclass(eq=False)
 class Box:

@@ -15,8 +15,6 @@ from tvm_scan.extraction.statements import Loop
 from tvm_scan.extraction.step_loops import NotUnderstood, loop_of
 from tvm_scan.recurrence import Axis
 
-__all__ = ["MatrixState", "MatrixSum", "matrix_state"]
-
 #: Most rows of a state.
 _LARGEST = 256
 
@@ -173,7 +171,7 @@ def matrix_state(nest: Nest, step: ArrayStep, external: tir.VarMap) -> MatrixSta
         matrix.at_cell(tir.substitute(known.value, matrix.canonical(known)))
         for _, known in step.versions[1:]
     ]
-    matrix.sums = [_matrix_sum(matrix, step, one_sum, row_dim, column_dim) for one_sum, _ in over]
+    matrix.sums = [_matrix_sum(matrix, step, one_sum, column_dim) for one_sum, _ in over]
     return matrix
 
 
@@ -215,9 +213,7 @@ def _lane_of_columns(lanes: list[Loop], sums: list[Sum]) -> Loop:
     raise NotUnderstood("weights that differ from column to column")
 
 
-def _matrix_sum(
-    matrix: MatrixState, step: ArrayStep, one_sum: Sum, row_dim: int, column_dim: int
-) -> MatrixSum:
+def _matrix_sum(matrix: MatrixState, step: ArrayStep, one_sum: Sum, column_dim: int) -> MatrixSum:
     if tir.dtype_of(one_sum.symbol) != tir.dtype_of(matrix.buffer):
         raise NotUnderstood("a sum in another dtype than the state")
     if tir.as_int(one_sum.over.extent) != tir.as_int(matrix.rows.extent):

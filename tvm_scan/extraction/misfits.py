@@ -11,8 +11,6 @@ from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Refusal, RefusalKind
 from tvm_scan.text import as_text
 
-__all__ = ["misfit"]
-
 
 def misfit(access: Access, layouts: Layouts) -> Refusal:
     """Say why an access does not fit its box."""

@@ -37,8 +37,6 @@ from tvm_scan.extraction.statements import (
 )
 from tvm_scan.recurrence import Refusal, RefusalKind
 
-__all__ = ["Nest", "find_nest", "independent", "is_lane", "lane_path", "linear_in"]
-
 
 @dataclass(eq=False)
 class Nest:
@@ -144,7 +142,7 @@ def find_nest(
                 return Refusal(
                     RefusalKind.REDUCTION,
                     time.origin,
-                    f"expected a loop that walks time, found the reduction over "
+                    f"expected a loop over time, found the reduction over "
                     f"{time.var.name}: only its last value is used",
                     "leave reductions to TVM's own schedule rules, or declare the axis with "
                     "T.axis.scan",

@@ -25,8 +25,6 @@ from tvm_scan.extraction.nest import is_lane
 from tvm_scan.extraction.statements import Alloc, Loop, Store, map_expressions, without_allocs
 from tvm_scan.extraction.step_loops import loop_of
 
-__all__ = ["as_one_step"]
-
 
 def as_one_step(stmts: list[Any], external: tir.VarMap) -> list[Any]:
     """A flattened nest with a loop of one step inside of its outermost lanes.
@@ -79,15 +77,15 @@ def _is_same_cell(load: Access, store: Access) -> bool:
     if len(load.indices) != len(store.indices) or not store.inner:
         return False
     for mine, other in zip(load.indices, store.indices, strict=True):
-        one, two = loop_of(mine, load.inner), loop_of(other, store.inner)
-        if (one is None) != (two is None):
+        loop, other_loop = loop_of(mine, load.inner), loop_of(other, store.inner)
+        if (loop is None) != (other_loop is None):
             return False
-        if one is None and not tir.structurally_equal(mine, other):
+        if loop is None and not tir.structurally_equal(mine, other):
             return False
         if (
-            one is not None
-            and two is not None
-            and not tir.structurally_equal(one.extent, two.extent)
+            loop is not None
+            and other_loop is not None
+            and not tir.structurally_equal(loop.extent, other_loop.extent)
         ):
             return False
     return True

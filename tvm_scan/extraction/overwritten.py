@@ -8,8 +8,6 @@ from tvm_scan import tir
 from tvm_scan.extraction.statements import Condition, Loop, Store, stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind
 
-__all__ = ["may_keep", "overwritten"]
-
 
 def may_keep(loop: Loop) -> bool:
     """Return whether ``loop`` stores under a condition.

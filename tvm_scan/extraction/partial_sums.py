@@ -21,8 +21,6 @@ from tvm_scan.extraction.accesses import accesses_of, rename
 from tvm_scan.extraction.statements import Alloc, Loop, Store, stores_in, without_allocs
 from tvm_scan.extraction.step_loops import addend, loop_of
 
-__all__ = ["with_whole_sums"]
-
 
 def with_whole_sums(stmts: list[Any], external: tir.VarMap) -> list[Any]:
     """Statements of a step without partial sums that only a sum reads.
@@ -57,21 +55,21 @@ def _together(buffer: Var, stmts: list[Any]) -> list[Any]:
     store = next((s for s in stores_in(first.body) if s.buffer.same_as(buffer)), None)
     if store is None:
         return stmts
-    own = [d for d, i in enumerate(store.indices) if loop_of(i, [first]) is not None]
+    dims = [d for d, i in enumerate(store.indices) if loop_of(i, [first]) is not None]
     loads = [a for a in accesses_of(last.body) if a.buffer.same_as(buffer)]
     between = real[real.index(first) + 1 : real.index(last)]
     if (
-        not own
+        not dims
         or len(loads) != 1
-        or loop_of(loads[0].indices[own[0]], [last]) is None
+        or loop_of(loads[0].indices[dims[0]], [last]) is None
         or not tir.structurally_equal(first.extent, last.extent)
         or any(not s.buffer.same_as(buffer) for s in stores_in(first.body))
         or _stores_what_is_read(between, first.body, buffer)
         or _stores_what_is_read(last.body, first.body, buffer)
     ):
         return stmts
-    made = rename(without_allocs(first.body), tir.VarMap([(first.var, last.var)]))
-    whole = replace(last, body=[*made, *last.body])
+    renamed = rename(without_allocs(first.body), tir.VarMap([(first.var, last.var)]))
+    whole = replace(last, body=[*renamed, *last.body])
     allocs = [s for s in first.body if isinstance(s, Alloc)]
     return [*allocs, *(whole if s is last else s for s in stmts if s is not first)]
 

@@ -12,8 +12,6 @@ from tvm_scan.extraction.statements import Let, stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind
 from tvm_scan.text import as_text
 
-__all__ = ["check_preconditions"]
-
 
 def check_preconditions(func: tirx.PrimFunc, nest: Nest) -> Refusal | None:
     """Write out the bindings of a nest, and check its extents and its buffers."""
@@ -53,7 +51,7 @@ def _check_rectangular(nest: Nest) -> Refusal | None:
                 loop.origin,
                 f"expected lanes and time with extents of their own, found {loop.var.name} with "
                 f"the extent {as_text(loop.extent)}",
-                "walk the largest extent and guard the body",
+                "loop over the largest extent and guard the body",
             )
     return None
 

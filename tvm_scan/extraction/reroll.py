@@ -25,8 +25,6 @@ from tvm_scan.extraction.integers import map_integers, same_statements, simplifi
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.extraction.statements import Condition, Loop, map_expressions, without_allocs
 
-__all__ = ["below", "rolled_up"]
-
 _LARGEST = 16
 
 

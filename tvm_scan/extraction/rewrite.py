@@ -15,8 +15,6 @@ from tvm_scan.extraction.layouts import Layouts, Split
 from tvm_scan.extraction.statements import Alloc, Condition, Let, Loop, Store, rebuild
 from tvm_scan.recurrence import Register
 
-__all__ = ["BodyWriter"]
-
 _ZERO = tirx.IntImm("int32", 0)
 
 

@@ -41,8 +41,6 @@ from tvm_scan.extraction.statements import (
     without_allocs,
 )
 
-__all__ = ["one_loop_of_time"]
-
 _INT32 = 1 << 31
 
 

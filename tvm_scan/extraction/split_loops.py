@@ -36,8 +36,6 @@ from tvm_scan.extraction.statements import (
     without_allocs,
 )
 
-__all__ = ["with_whole_lanes", "with_whole_loops"]
-
 
 def with_whole_loops(stmts: list[Any], reduced: tir.VarMap) -> list[Any]:
     """A flattened nest without split loops, and without conditions on first iterations.
@@ -135,11 +133,11 @@ def _one_of(
         for l in [outer, inner, *loops_in([s for part in parts for s in part])]
     ):
         return None
-    one = Var(f"{outer.var.name}_{inner.var.name}", outer.var.ty)
+    fused = Var(f"{outer.var.name}_{inner.var.name}", outer.var.ty)
     extent = tir.simplify(outer.extent * width)
     # What is left of ``o W + i`` is the new variable; ``o`` is left where it stands alone.
-    table = tir.VarMap([(inner.var, one - outer.var * width)])
-    ranges = [(one, extent), (outer.var, outer.extent)]
+    table = tir.VarMap([(inner.var, fused - outer.var * width)])
+    ranges = [(fused, extent), (outer.var, outer.extent)]
 
     def run(e: Any) -> Any:
         return tir.simplify(e, ranges) if tir.contains_var(e, [outer.var]) else e
@@ -151,7 +149,7 @@ def _one_of(
     if dtype != "int64" and (known is None or known >= 1 << 31):
         return None
     thread = outer.thread if outer.thread == inner.thread else ""
-    return Loop(one, extent, [], outer.origin, thread), out
+    return Loop(fused, extent, [], outer.origin, thread), out
 
 
 def _together(parts: list[list[Any]]) -> list[tir.VarMap]:

@@ -14,23 +14,6 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.extraction.extents import Extents
 
-__all__ = [
-    "Alloc",
-    "Condition",
-    "Let",
-    "Loop",
-    "Store",
-    "Tree",
-    "allocated_in",
-    "keep_stores",
-    "lets_in",
-    "loops_in",
-    "map_expressions",
-    "rebuild",
-    "stores_in",
-    "without_allocs",
-]
-
 #: A buffer, and indices into it.
 Cell = tuple[Var, list[Any]]
 

@@ -12,8 +12,6 @@ from tvm_scan import tir
 from tvm_scan.extraction.accesses import accesses_of
 from tvm_scan.extraction.statements import Loop, Store, stores_in
 
-__all__ = ["NotUnderstood", "addend", "check_own", "has_loop", "is_sum", "loop_of"]
-
 
 class NotUnderstood(Exception):
     """A statement that is none of the theorem's cases."""

@@ -15,8 +15,6 @@ from tvm_scan.extraction.rewrite import BodyWriter
 from tvm_scan.extraction.statements import keep_stores, rebuild, stores_in
 from tvm_scan.recurrence import Carry, Refusal, RefusalKind
 
-__all__ = ["surroundings"]
-
 
 def surroundings(
     nest: Nest, layouts: Layouts, writer: BodyWriter, carries: list[Carry]

@@ -22,8 +22,6 @@ from tvm_scan.extraction.halves import widen
 from tvm_scan.extraction.layouts import Layouts
 from tvm_scan.extraction.statements import Alloc, Condition, Let, Loop, Store, stores_in
 
-__all__ = ["StepState", "execute_step"]
-
 
 class StepState(Cells):
     """Cells, and the statements of a body that give them new values."""

@@ -31,8 +31,6 @@ from tvm_scan.extraction.apart import are_apart
 from tvm_scan.extraction.statements import Alloc, Condition, Loop, loops_in, stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind
 
-__all__ = ["check_threads", "is_bound", "without_threads"]
-
 #: Thread axes each of whose threads has a buffer of a scope for itself; other scopes are refused.
 _OWNERS = {
     "": (),

@@ -10,8 +10,6 @@ from tvm_scan import tir
 from tvm_scan.extraction.accesses import rename
 from tvm_scan.extraction.statements import Condition, Let, Loop
 
-__all__ = ["unrolled_body"]
-
 _LARGEST_EXTENT = 4
 #: Statements that unrolling may make of a body.
 _LARGEST_BODY = 256

@@ -15,8 +15,6 @@ from tvm_scan.extraction.matrix_state import MatrixState
 from tvm_scan.extraction.nest import Nest
 from tvm_scan.extraction.statements import stores_in
 
-__all__ = ["WideNest", "widened"]
-
 
 @dataclass(frozen=True, eq=False)
 class WideNest:

@@ -11,8 +11,6 @@ from tvm_scan.extraction.rewrite import BodyWriter
 from tvm_scan.extraction.symbolic import StepState
 from tvm_scan.text import as_text
 
-__all__ = ["in_own_words"]
-
 
 def in_own_words(expr: Any, state: StepState, writer: BodyWriter) -> str:
     """Text of an expression, with the user's buffers for what stands for their cells.

@@ -8,8 +8,6 @@ from tvm_scan import tir
 from tvm_scan.loops.frame import Frame, framed
 from tvm_scan.loops.writer import Loop, unless
 
-__all__ = ["affine"]
-
 
 @framed
 def affine(

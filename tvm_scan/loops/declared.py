@@ -12,8 +12,6 @@ from tvm_scan import tir
 from tvm_scan.loops.frame import Frame
 from tvm_scan.loops.writer import Cells, Loop
 
-__all__ = ["operator_loop", "step_loop"]
-
 Values = Sequence[Expr]
 
 

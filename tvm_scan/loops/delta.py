@@ -25,18 +25,6 @@ from tvm.ir import Expr
 from tvm_scan.loops.writer import Cells, Loop
 from tvm_scan.reads import reads_of
 
-__all__ = [
-    "Arrays",
-    "Columns",
-    "Matrix",
-    "Step",
-    "delta_rule",
-    "key_head",
-    "single",
-    "write_read",
-    "write_step",
-]
-
 #: A loop over columns that yields where each stands in the block, and which it is.
 Columns = Callable[[], AbstractContextManager[tuple[Any, Any]]]
 OfRow = Callable[[Any], Expr]

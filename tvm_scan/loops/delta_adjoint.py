@@ -1,8 +1,8 @@
 """The way back of delta rules: the gradients of everything that `delta_walk` reads.
 
-`delta_walk` has kept the states that every `KEPT`-th step but the first begins with. Last of these
-stretches first, one is passed forward once more, a few steps at once as there, which leaves the
-states that the chunks of steps begin with in the second cache; then chunk after chunk is passed
+`delta_walk` has kept the states that every `CHECKPOINT`-th step but the first begins with. Last of
+these stretches first, one is passed forward once more, a few steps at once as there, which leaves
+the states that the chunks of steps begin with in the second cache; then chunk after chunk is passed
 back. With the names of `delta_chunk`, S the state before a chunk, G the adjoint of that after it,
 and a line for the gradient of what has one::
 
@@ -30,13 +30,11 @@ from tvm_scan.loops.delta import Matrix, Step
 from tvm_scan.loops.delta_chunk import STEPS, Chunk
 from tvm_scan.loops.delta_reads import ReadsAdjoint
 from tvm_scan.loops.delta_rows import RowsAdjoint
-from tvm_scan.loops.delta_walk import KEPT, Walk
+from tvm_scan.loops.delta_walk import CHECKPOINT, Walk
 from tvm_scan.loops.writer import Loop
 
-__all__ = ["delta_adjoint"]
-
 #: Most chunks of a stretch: of `STEPS` steps, and the steps that are left, one by one.
-_CHUNKS = KEPT // STEPS + STEPS - 1
+_CHUNKS = CHECKPOINT // STEPS + STEPS - 1
 
 
 def delta_adjoint(
@@ -72,7 +70,7 @@ class _Adjoint:
     def __init__(self, loop: Loop, walk: Walk) -> None:
         self.loop, self.walk, self.block, self.arrays = loop, walk, walk.block, walk.arrays
         self.keys, self.width = walk.keys, walk.block.width
-        self.kept = walk.kept()
+        self.checkpoints = walk.checkpoints()
         self.g_y, self.g_last = walk.array("g_y", walk.values), walk.states("g_last")
         self.g = {name: self.arrays.like(loop, name) for name in self.arrays.timed}
         self.reads = ReadsAdjoint(loop, walk, self.g)
@@ -85,7 +83,7 @@ class _Adjoint:
         self.chunk = Chunk(walk, strip)
         self.rows = RowsAdjoint(self.chunk, self.g)
         self.history = walk.scratch("history", (_CHUNKS + 1) * self.keys)
-        self.knowns = walk.scratch("knowns", KEPT)
+        self.knowns = walk.scratch("knowns", CHECKPOINT)
         names = self.chunk.names
         # In one array, so that what a row reads of the vectors is no constant of the loop that
         # writes rows of the adjoint: LLVM would take all of it to the stack, where it aligns
@@ -103,7 +101,7 @@ class _Adjoint:
             walk.at(s, head * group + n // count, n % count)
             #: Whether another block was before, of the head or of another.
             self.rows.is_later = {True: n % count > 0, False: n > 0}
-            stretches = (walk.steps + (KEPT - 1)) // KEPT
+            stretches = (walk.steps + (CHECKPOINT - 1)) // CHECKPOINT
             walk.copy(self.state, self.g_last)
             with self.loop.over(stretches, "c") as c:
                 self.stretch(stretches - 1 - c)
@@ -113,13 +111,13 @@ class _Adjoint:
     def stretch(self, c: Expr) -> None:
         """Pass a stretch forward once more, and back."""
         walk, over, value = self.walk, self.loop.over, self.loop.value
-        start = value("start", c * KEPT)
-        here = value("here", tirx.min(KEPT, walk.steps - start))
+        start = value("start", c * CHECKPOINT)
+        here = value("here", tirx.min(CHECKPOINT, walk.steps - start))
         chunks, left = here // STEPS, here % STEPS
         walk.fill(start, here)
         with T.If(c > 0):
             with T.Then():
-                walk.copy(self.before(0), walk.kept_at(self.kept, c))
+                walk.copy(self.before(0), walk.checkpoint_at(self.checkpoints, c))
             with T.Else():
                 walk.copy(self.before(0), walk.first)
         with over(chunks, "n") as n:
@@ -137,9 +135,9 @@ class _Adjoint:
         """Return the state before a chunk of the stretch."""
         return self.walk.part(self.history, n * (self.keys * self.width))
 
-    def known_at(self, step: Any, place: Any) -> Any:
+    def known_at(self, step: Any, column: Any) -> Any:
         """Return where what is known before a step of the stretch stands."""
-        return step % KEPT * self.width + place
+        return step % CHECKPOINT * self.width + column
 
     def forward(self, first: Expr, count: int, n: Expr) -> None:
         """Write what the steps of a chunk have before them, and the state after it."""
@@ -149,8 +147,8 @@ class _Adjoint:
             chunk.read(count, [(chunk.known, chunk.source)], before, strip)
             for t, step in enumerate(terms):
                 chunk.substitute(t, step, strip)
-                with chunk.columns(strip) as (j, place, _):
-                    at = self.known_at(first + t, place)
+                with chunk.columns(strip) as (j, column, _):
+                    at = self.known_at(first + t, column)
                     self.knowns[at] = chunk.known[t * chunk.strip + j]
             chunk.advance(count, before, self.before(n + 1), strip)
 
@@ -164,8 +162,8 @@ class _Adjoint:
             chunk.read(count, pairs, self.state, strip)
             for t in range(count):
                 token = self.walk.token(first + t)
-                with chunk.columns(strip) as (_, place, v):
-                    self.to_output[t * self.width + place] = self.g_y[token, self.walk.h, v]
+                with chunk.columns(strip) as (_, column, v):
+                    self.to_output[t * self.width + column] = self.g_y[token, self.walk.h, v]
             for t in reversed(range(count)):
                 self._substitute(first, t, count, terms[t], strip)
         for number, _ in enumerate(chunk.names):
@@ -182,13 +180,13 @@ class _Adjoint:
             pairs = [(chunk.reader[number], n, self.to_output) for n in range(t, count)]
             pairs += [(chunk.lower[number], n, self.to_known) for n in range(t + 1, count)]
             for factor, n, asked in pairs:
-                with chunk.columns(strip) as (j, place, _):
-                    value = factor[n * STEPS + t] * asked[n * width + place]
+                with chunk.columns(strip) as (j, column, _):
+                    value = factor[n * STEPS + t] * asked[n * width + column]
                     sums[row + j] = sums[row + j] + value
         token, drive, known = self.walk.token(first + t), self.sums[0], self.sums[-1]
-        with chunk.columns(strip) as (j, place, v):
-            at = t * width + place
-            before = self.knowns[self.known_at(first + t, place)]
+        with chunk.columns(strip) as (j, column, v):
+            at = t * width + column
+            before = self.knowns[self.known_at(first + t, column)]
             if step.rate is None:
                 self.g["v"][token, self.walk.h, v] = drive[row + j]
                 self.to_known[at] = known[row + j]
@@ -208,7 +206,7 @@ class _Adjoint:
         asked += [(self.to_known, rows.to_lower[number], t, s) for t, s in pairs if s < t]
 
         def term(to: Any, t: int, s: int) -> Callable[[Any], Expr]:
-            return lambda place: to[t * width + place] * update[s * width + place]
+            return lambda column: to[t * width + column] * update[s * width + column]
 
         totals = rows.sums([term(to, t, s) for to, _, t, s in asked])
         for (_, cells, t, s), total in zip(asked, totals, strict=True):
@@ -219,7 +217,7 @@ class _Adjoint:
         width, to, error = self.width, self.to_update, self.error
 
         def term(t: int) -> Callable[[Any], Expr]:
-            return lambda place: to[t * width + place] * error[t * width + place]
+            return lambda column: to[t * width + column] * error[t * width + column]
 
         for t, total in enumerate(self.rows.sums([term(t) for t in range(count)])):
             self.rows.put("beta", (self.walk.token(first + t), self.walk.h), total)

@@ -28,8 +28,6 @@ from tvm_scan.loops.delta import Matrix, Step
 from tvm_scan.loops.delta_walk import Walk
 from tvm_scan.loops.writer import Cells
 
-__all__ = ["STEPS", "Chunk", "product"]
-
 #: Steps at once. With more, what they read of each other takes more than is saved.
 STEPS = 4
 
@@ -176,8 +174,8 @@ class Chunk:
             over(vector, "x", T.vectorized) as x,
         ):
             j = m * vector + x
-            place = strip * self.strip + j
-            yield j, place, self.block.first + place
+            column = strip * self.strip + j
+            yield j, column, self.block.first + column
 
     def read(self, count: int, pairs: list[tuple[Cells, Cells]], state: Matrix, strip: Any) -> None:
         """Write the products of the steps' vectors and a state: pairs of those, and of vectors.
@@ -200,9 +198,9 @@ class Chunk:
         with self.loop.over(self.keys, "i") as i:
             for t in range(count):
                 for sums, vectors in pairs:
-                    with self.columns(strip) as (j, place, v):
+                    with self.columns(strip) as (j, column, v):
                         where = t * self.strip + j
-                        cell = state[i, place, v]
+                        cell = state[i, column, v]
                         sums[where] = sums[where] + vectors[t * self.keys + i] * cell
 
     def substitute(self, t: int, step: Step, strip: Any) -> None:
@@ -227,12 +225,12 @@ class Chunk:
 
     def advance(self, count: int, before: Matrix, after: Matrix, strip: Any) -> None:
         """Write the state after the steps, which may be where that before them is."""
-        with self.loop.over(self.keys, "i") as i, self.columns(strip) as (j, place, v):
-            cell = self.passing(count, i, before[i, place, v])
+        with self.loop.over(self.keys, "i") as i, self.columns(strip) as (j, column, v):
+            cell = self.passing(count, i, before[i, column, v])
             for writes, update in zip(self.writes, self.update, strict=True):
                 for t in range(count):
                     cell = cell + writes[t * self.keys + i] * update[t * self.strip + j]
-            after[i, place, v] = cell
+            after[i, column, v] = cell
 
     def passing(self, count: int, i: Any, cell: Expr) -> Expr:
         """Return what all gates of so many steps leave of a cell in a row."""

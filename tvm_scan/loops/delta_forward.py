@@ -10,10 +10,8 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_scan.loops.delta import Matrix
 from tvm_scan.loops.delta_chunk import STEPS, Chunk
-from tvm_scan.loops.delta_walk import KEPT, Walk
+from tvm_scan.loops.delta_walk import CHECKPOINT, Walk
 from tvm_scan.loops.writer import Cells, Loop
-
-__all__ = ["delta_walk"]
 
 
 def delta_walk(
@@ -33,8 +31,8 @@ def delta_walk(
     """Build ``delta_walk(q, k, v, [w,] [beta | a, b,] .., first, [offsets,] [kept,] [last,] y)``.
 
     With `in_place` the states after time are left in `first`, and no task copies its own; with
-    `keep` those before every `KEPT`-th step but the first are left in `kept`. With `single` there
-    is one step, which reads `first` and writes `last`: its states are never copied. Without
+    `keep` those before every `CHECKPOINT`-th step but the first are left in `kept`. With `single`
+    there is one step, which reads `first` and writes `last`: its states are never copied. Without
     `threads` the calling one does all; a task has at most so many `columns`, and sums of a `strip`
     of them are in registers. The other options are those of `Walk`.
     """
@@ -42,7 +40,7 @@ def delta_walk(
     with Loop() as loop:
         walk = Walk(loop, batch, heads, length, packed, columns=columns, **options)
         block = walk.block
-        kept = walk.kept() if keep else None
+        checkpoints = walk.checkpoints() if keep else None
         last = None if in_place else walk.states("last")
         y = walk.array("y", walk.values)
         kind = T.parallel if threads else T.serial
@@ -55,24 +53,24 @@ def delta_walk(
                 walk.fill(zero, zero + 1)
                 chunk.write(zero, 1, walk.first, walk.first if last is None else last)
             elif last is None:
-                _walk_time(walk, chunk, kept, walk.first)
+                _walk_time(walk, chunk, checkpoints, walk.first)
             else:
                 state = walk.part(walk.scratch("state", walk.keys))
                 walk.copy(state, walk.first)
-                _walk_time(walk, chunk, kept, state)
+                _walk_time(walk, chunk, checkpoints, state)
                 walk.copy(last, state)
     return loop.func
 
 
-def _walk_time(walk: Walk, chunk: _Forward, kept: Cells | None, state: Matrix) -> None:
+def _walk_time(walk: Walk, chunk: _Forward, checkpoints: Cells | None, state: Matrix) -> None:
     """Take all steps of a task, whose state is kept in one place."""
     loop = walk.loop
-    with loop.over((walk.steps + (KEPT - 1)) // KEPT, "c") as c:
-        start = c * KEPT
-        here = tirx.min(KEPT, walk.steps - start)
-        if kept is not None:
+    with loop.over((walk.steps + (CHECKPOINT - 1)) // CHECKPOINT, "c") as c:
+        start = c * CHECKPOINT
+        here = tirx.min(CHECKPOINT, walk.steps - start)
+        if checkpoints is not None:
             with T.If(c > 0), T.Then():
-                walk.copy(walk.kept_at(kept, c), state)
+                walk.copy(walk.checkpoint_at(checkpoints, c), state)
         walk.fill(start, here)
         with loop.over(here // STEPS, "n") as n:
             chunk.write(start + n * STEPS, STEPS, state, state)

@@ -13,8 +13,6 @@ from tvm_scan.loops.reads import pulled
 from tvm_scan.loops.writer import Cells, Loop
 from tvm_scan.reads import Chain
 
-__all__ = ["ReadsAdjoint"]
-
 
 class ReadsAdjoint:
     """Turns the gradients of what is read into those of the arrays, in their place.
@@ -64,7 +62,7 @@ class ReadsAdjoint:
         dtype = self.walk.dtype
         self._saved = [cell(f"saved_{n}", dtype, vector) for n in range(longest)]
         self._gradient, self._dot = (cell(n, dtype, vector) for n in ("pulled", "dot"))
-        # Without a use outside of vector loops TVM would shrink these to one lane.
+        # Without a use outside of vector loops TVM would shrink these to one cell.
         for cells in (*self._saved, self._gradient):
             with self.loop.over(vector, "x") as x:
                 cells[x] = 0

@@ -15,8 +15,6 @@ from tvm_scan.loops.delta_chunk import STEPS, Chunk, product
 from tvm_scan.loops.delta_walk import Section
 from tvm_scan.loops.writer import Cells
 
-__all__ = ["RowsAdjoint"]
-
 
 class RowsAdjoint:
     """Writes the gradients of the vectors of a chunk and of its gates.
@@ -63,9 +61,9 @@ class RowsAdjoint:
         for first in range(0, len(terms), each):
             some = list(zip(parts, terms, strict=True))[first : first + each]
             self._clear([part for part, _ in some])
-            with self.block.vectors() as (x, place):
+            with self.block.vectors() as (x, column):
                 for part, term in some:
-                    part[x] = part[x] + term(place)
+                    part[x] = part[x] + term(column)
         return [self.block.halved(part) for part in parts]
 
     def _clear(self, parts: Sequence[Cells]) -> None:
@@ -113,12 +111,12 @@ class RowsAdjoint:
                 i = g * side + r
                 self._clear(parts)
                 for some in alone:
-                    with self.block.vectors() as (x, place):
-                        at = (i, place, None)
+                    with self.block.vectors() as (x, column):
+                        at = (i, column, None)
                         for part, value in some:
                             part[x] = part[x] + value(at)
                         if some is alone[-1]:
-                            adjoint[at] = self._passed_back(count, i, adjoint[at], asked, place)
+                            adjoint[at] = self._passed_back(count, i, adjoint[at], asked, column)
                 for number, part in enumerate(parts):
                     self._narrow(part)
                     with over(side, "x", T.vectorized) as x:
@@ -127,14 +125,14 @@ class RowsAdjoint:
                 self._across(number, g)
 
     def _passed_back(
-        self, count: int, i: Any, cell: Expr, asked: tuple[Section, Section], place: Any
+        self, count: int, i: Any, cell: Expr, asked: tuple[Section, Section], column: Any
     ) -> Expr:
         """Return a cell of the adjoint before the chunk, given that after it."""
         chunk, width = self.chunk, self.block.width
         cell = chunk.passing(count, i, cell)
         for t in range(count):
-            cell = cell + chunk.query[t * self.keys + i] * asked[0][t * width + place]
-            cell = cell + chunk.source[t * self.keys + i] * asked[1][t * width + place]
+            cell = cell + chunk.query[t * self.keys + i] * asked[0][t * width + column]
+            cell = cell + chunk.source[t * self.keys + i] * asked[1][t * width + column]
         return cell
 
     def _narrow(self, part: Cells) -> None:

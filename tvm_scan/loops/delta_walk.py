@@ -24,10 +24,8 @@ from tvm_scan.loops.reads import value_of
 from tvm_scan.loops.writer import Cells, Loop, const
 from tvm_scan.reads import LEAST
 
-__all__ = ["KEPT", "Block", "Section", "Walk", "register_sums"]
-
 #: Steps from one state that is kept to the next.
-KEPT = 64
+CHECKPOINT = 64
 #: Most cells of a vector.
 _VECTOR = 16
 
@@ -173,25 +171,25 @@ class Walk:
         cells = self.loop.array(name, shape, self.dtype)
         return Matrix(cells, lambda i, _, v: (self.s, self.h, i, v))
 
-    def kept(self) -> Cells:
+    def checkpoints(self) -> Cells:
         """Add an array of the states that are kept, of every sequence one before another.
 
         The one before time is not among them.
         """
         # Those of a packed sequence begin where no earlier one reaches.
-        count = self.length // KEPT if self.packed else self.batch * self._kept_of_row
+        count = self.length // CHECKPOINT if self.packed else self.batch * self._checkpoints_of_row
         shape = (count, self.heads, self.keys, self.values)
         return self.loop.array("kept", shape, self.dtype)
 
-    def kept_at(self, cells: Cells, chunk: Expr) -> Matrix:
+    def checkpoint_at(self, cells: Cells, chunk: Expr) -> Matrix:
         """Return the state at the head of a chunk of the task's sequence, not its first one."""
         rows = self.offsets
-        first = self.s * self._kept_of_row if rows is None else rows[self.s] // KEPT
+        first = self.s * self._checkpoints_of_row if rows is None else rows[self.s] // CHECKPOINT
         return Matrix(cells, lambda i, _, v: (first + (chunk - 1), self.h, i, v))
 
     @property
-    def _kept_of_row(self) -> Any:
-        return (self.length + (KEPT - 1)) // KEPT - 1
+    def _checkpoints_of_row(self) -> Any:
+        return (self.length + (CHECKPOINT - 1)) // CHECKPOINT - 1
 
     def array(self, name: str, *shape: Any) -> Cells:
         """Add an array of tokens and heads."""
@@ -232,13 +230,13 @@ class Walk:
     def allocate_reads(self) -> None:
         """Allocate what the chains make of a chunk of steps, where that is more than a product."""
         for name in self._filled_names:
-            count = KEPT * (self.keys if self.arrays.has_rows(name) else 1)
+            count = CHECKPOINT * (self.keys if self.arrays.has_rows(name) else 1)
             self._filled[name] = self.loop.scratch(f"read_{name}", self.dtype, count)
         self._factor = self.loop.scratch("factor", self.dtype)
         self._squares = self.loop.scratch("squares", self.dtype, self.rows.vector)
 
     def fill(self, first: Expr, count: Expr) -> None:
-        """Write what the chains make of `count` steps, the first one a multiple of `KEPT`."""
+        """Write what the chains make of `count` steps, the first one a multiple of `CHECKPOINT`."""
         if self._filled:
             with self.loop.over(count, "n") as n:
                 for name in self._filled:
@@ -271,7 +269,7 @@ class Walk:
         """Return what is read of each array at a step of the chunk that was filled."""
 
         def read(name: str) -> OfRow:
-            cells, n = self._filled.get(name), step % KEPT
+            cells, n = self._filled.get(name), step % CHECKPOINT
             if cells is not None:
                 if self.arrays.has_rows(name):
                     return lambda i: cells[n * self.keys + i]
@@ -289,6 +287,6 @@ class Walk:
         return self.arrays.step(self.reader(step))
 
     def copy(self, target: Matrix, source: Matrix) -> None:
-        """Write a state of the block to another place."""
+        """Write a state of the block to another array."""
         with self.loop.over(self.keys, "i") as i, self.block.columns() as (j, v):
             target[i, j, v] = source[i, j, v]

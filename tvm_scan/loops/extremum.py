@@ -13,8 +13,6 @@ from tvm_scan import tir
 from tvm_scan.loops.frame import Frame, framed
 from tvm_scan.loops.writer import Loop, const
 
-__all__ = ["extremum", "extremum_gradient"]
-
 
 @framed
 def extremum(

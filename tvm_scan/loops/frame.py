@@ -12,8 +12,6 @@ from tvm.ir import Expr
 
 from tvm_scan.loops.writer import Index
 
-__all__ = ["Frame", "framed"]
-
 
 @dataclass(frozen=True)
 class Frame:

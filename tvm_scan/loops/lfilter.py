@@ -7,8 +7,6 @@ from tvm.ir import Expr
 
 from tvm_scan.loops.writer import Cells, Loop, const
 
-__all__ = ["lfilter"]
-
 
 def lfilter(
     outer: Expr, channels: Expr, length: Expr, *, taps: int, dtype: str = "float32"

@@ -12,8 +12,6 @@ from tvm_scan.library.arguments import make_extent
 from tvm_scan.loops.delta import Matrix, Step, key_head, single, write_known, write_read, write_step
 from tvm_scan.loops.writer import Cells, Loop
 
-__all__ = ["LinearAttention"]
-
 #: Dtype of states and of a step.
 _WIDE = "float32"
 

@@ -7,8 +7,6 @@ from tvm.ir import Expr
 
 from tvm_scan.loops.writer import Loop, unless
 
-__all__ = ["outer_products"]
-
 
 def outer_products(
     batch: Expr,

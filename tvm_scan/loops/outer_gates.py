@@ -12,8 +12,6 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_scan.loops.writer import Cells, Loop, unless
 
-__all__ = ["LANES", "STEPS", "outer_gates"]
-
 #: Steps between states that are kept, and lanes that are scanned together.
 STEPS = LANES = 16
 

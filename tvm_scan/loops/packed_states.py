@@ -7,8 +7,6 @@ from tvm.ir import Expr
 
 from tvm_scan.loops.writer import Loop, cast, const
 
-__all__ = ["states_of_sequences"]
-
 
 def states_of_sequences(
     length: Expr,

@@ -11,8 +11,6 @@ from tvm_scan.library.selective_scan_loops import softplus_expr
 from tvm_scan.loops.writer import Cells, const
 from tvm_scan.reads import Chain, Link
 
-__all__ = ["Parameter", "pulled", "value_of"]
-
 #: A parameter by its name, where the cell stands that is read.
 Parameter = Callable[[str], Expr]
 
@@ -66,12 +64,12 @@ def pulled(
     parameter : callable
         Parameters by their names.
     saved : list of Cells
-        For each function a place for its argument, and for the gradient of its parameter.
+        For each function cells for its argument, and for the gradient of its parameter.
 
     Returns
     -------
     mapping of str to Cells
-        The places of the gradients of parameters, by their names.
+        The gradients of parameters, by their names.
     """
     dtype, of_parameters = gradient.dtype, {}
     for link, cells in zip(chain, saved, strict=True):

@@ -11,8 +11,6 @@ from tvm_scan import tir
 from tvm_scan.library.selective_scan_loops import silu_expr, softplus_expr
 from tvm_scan.loops.writer import Cells, Loop, const, unless
 
-__all__ = ["Selective", "selective_forward"]
-
 Lane = tuple[Expr, Expr, Expr]
 
 

@@ -12,10 +12,8 @@ from tvm_scan.library.selective_scan_loops import silu_expr
 from tvm_scan.loops.selective import Lane, Selective
 from tvm_scan.loops.writer import Cells, Loop, const
 
-__all__ = ["selective_backward_chunk"]
-
 #: Partial sums that a sum over channels keeps.
-_LANES = 16
+_WIDTH = 16
 
 
 def selective_backward_chunk(
@@ -173,7 +171,7 @@ class _Chunk:
         loop, forward = self.loop, self.forward
         batch, groups, channels = self.lanes
         with loop.parallel(batch * groups * self.steps, "sums_over_channels") as r:
-            parts = [loop.cell(name, self.dtype, _LANES) for name in ("at_B", "at_C")]
+            parts = [loop.cell(name, self.dtype, _WIDTH) for name in ("at_B", "at_C")]
             b, g, k = r // (groups * self.steps), r // self.steps % groups, r % self.steps
             with loop.over(self.states) as n:
 
@@ -183,14 +181,14 @@ class _Chunk:
                     parts[0][lane] = parts[0][lane] + adjoint * drive
                     parts[1][lane] = parts[1][lane] + history * gated
 
-                with loop.over(_LANES, "v", T.vectorized) as v:
+                with loop.over(_WIDTH, "v", T.vectorized) as v:
                     parts[0][v], parts[1][v] = 0, 0
                 with (
-                    loop.over(channels // _LANES, "c") as c,
-                    loop.over(_LANES, "v", T.vectorized) as v,
+                    loop.over(channels // _WIDTH, "c") as c,
+                    loop.over(_WIDTH, "v", T.vectorized) as v,
                 ):
-                    add(v, c * _LANES + v)
-                with loop.over(channels % _LANES, "c") as c:
+                    add(v, c * _WIDTH + v)
+                with loop.over(channels % _WIDTH, "c") as c:
                     add(0, channels - 1 - c)
                 for name, sums, part in zip("BC", (self.g_B, self.g_C), parts, strict=True):
                     if not forward.fixed[name]:
@@ -211,9 +209,9 @@ class _Chunk:
                 self.g_D[g, d] = self.g_D[g, d] + self.gated[b, g, k, d] * forward.u[at]
 
 
-def _total(lanes: Cells) -> Expr:
-    """Add the lanes of a vector, by halves."""
-    parts = [lanes[i] for i in range(_LANES)]
+def _total(cells: Cells) -> Expr:
+    """Add the cells of a vector, by halves."""
+    parts = [cells[i] for i in range(_WIDTH)]
     while len(parts) > 1:
         parts = [left + right for left, right in zip(parts[::2], parts[1::2], strict=True)]
     return parts[0]

@@ -12,8 +12,6 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_scan.loops.writer import Loop
 
-__all__ = ["transpose"]
-
 _TILE = 16
 
 

@@ -32,8 +32,6 @@ from tvm.script.ir_builder import tirx as T
 from tvm_scan import tir
 from tvm_scan.annotations import OP_PATTERN, OPAQUE_PATTERN
 
-__all__ = ["ATTRS", "Cells", "Loop", "cast", "const", "unless"]
-
 #: Of every loop: arrays do not overlap, and Relax must not fuse what carries a value through time.
 ATTRS = {"tirx.noalias": True, OP_PATTERN: OPAQUE_PATTERN}
 
@@ -89,8 +87,12 @@ class Cells:
 def _indices(where: Any, axes: int) -> list[Any]:
     """Indices, some of which may be tuples of them; without lanes, those of the only cell."""
 
-    def flat(one: Any) -> list[Any]:
-        return [i for part in one for i in flat(part)] if isinstance(one, (tuple, list)) else [one]
+    def flat(value: Any) -> list[Any]:
+        return (
+            [i for part in value for i in flat(part)]
+            if isinstance(value, (tuple, list))
+            else [value]
+        )
 
     return flat(where) or [0] * axes
 
@@ -150,7 +152,7 @@ class Loop:
         """Allocate `count` cells here, in code that is compiled as it is written.
 
         A statement, which TVM leaves where it is. What a block allocates (`cell`) can be rewritten
-        by schedules; TVM finds a place for each anew, and what is read and written around it.
+        by schedules; TVM finds anew where to allocate it, and what is read and written around it.
         """
         buffer = T.alloc_buffer((count,), dtype)
         IRBuilder.name(name, buffer)

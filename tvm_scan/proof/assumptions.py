@@ -9,8 +9,6 @@ from tvm_scan.proof.problem import Theory, all_checks
 from tvm_scan.proof.translate import NONE
 from tvm_scan.proof.untranslatable import UntranslatableError
 
-__all__ = ["assumptions_of", "numbers_of"]
-
 
 def numbers_of(theory: Theory) -> str:
     """The numbers of which the statements speak."""

@@ -14,8 +14,6 @@ from tvm_scan.proof.images import Fraction
 from tvm_scan.proof.logic import Bool
 from tvm_scan.proof.reals import Real
 
-__all__ = ["Atoms"]
-
 
 class Atoms:
     """Unknowns of the solver for variables, loads and calls, the same for the same expression.

@@ -10,8 +10,6 @@ from tvm_scan.algebra.literal import bits_of, is_signed
 from tvm_scan.algebra.ranges import range_of_dtype
 from tvm_scan.proof.logic import Bool, conj
 
-__all__ = ["BitVectors"]
-
 _INDEX = 64
 
 
@@ -122,11 +120,6 @@ class BitVectors:
     def sort(self, dtype: str) -> Any:
         """Sort of the numbers of a dtype."""
         return z3.BitVecSort(bits_of(dtype))
-
-    @property
-    def index_sort(self) -> Any:
-        """Sort of ``as_index``."""
-        return z3.BitVecSort(_INDEX)
 
     def read(self, value: Any, dtype: str) -> int:
         """A number of a model as Python's."""

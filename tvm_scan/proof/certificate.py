@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["Certificate", "GroupProof", "Statement", "Verdict"]
-
 
 class Verdict(Enum):
     """The solver's answer.

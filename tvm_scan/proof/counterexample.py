@@ -11,8 +11,6 @@ from tvm_scan.proof.images import Image
 from tvm_scan.proof.problem import Theory
 from tvm_scan.proof.reals import Real
 
-__all__ = ["shown_values"]
-
 _DIGITS = 6
 
 

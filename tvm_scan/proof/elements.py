@@ -21,8 +21,6 @@ from tvm_scan.proof.logic import Bool, conj, implies, neg
 from tvm_scan.proof.reals import Real
 from tvm_scan.proof.translate import Term
 
-__all__ = ["Fact", "Unknowns", "candidates", "holds_of", "unknown_element"]
-
 
 @dataclass(frozen=True)
 class Fact:

@@ -11,8 +11,6 @@ from tvm_scan.algebra.literal import is_float
 from tvm_scan.proof.logic import Bool
 from tvm_scan.proof.reals import Real
 
-__all__ = ["ends_of", "is_end"]
-
 _LARGE = Real.const(1.0)
 
 

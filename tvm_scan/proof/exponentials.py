@@ -22,8 +22,6 @@ from tvm_scan.proof.images import Fraction, Image
 from tvm_scan.proof.translate import Checks, Term, Translator
 from tvm_scan.proof.untranslatable import UntranslatableError
 
-__all__ = ["ExponentialTranslator", "mentions_logarithms"]
-
 _LOGARITHMS = {"exp", "log", "log1p"}
 
 

@@ -6,8 +6,6 @@ from tvm_scan import tir
 from tvm_scan.proof.problem import Problem
 from tvm_scan.recurrence import Group, Recurrence
 
-__all__ = ["problems_of"]
-
 
 def problems_of(recurrence: Recurrence) -> list[Problem]:
     """Problems to be proven, one for every group, in order of the levels.

@@ -16,8 +16,6 @@ import z3
 from tvm_scan.proof.logic import Bool, choose, neg
 from tvm_scan.proof.residues import monomials
 
-__all__ = ["Choice", "Fraction", "Image"]
-
 _ONE = z3.RealVal(1)
 
 

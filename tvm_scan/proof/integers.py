@@ -12,8 +12,6 @@ from tvm_scan.proof.logic import Bool, pick
 from tvm_scan.proof.residues import remainder
 from tvm_scan.proof.untranslatable import UntranslatableError
 
-__all__ = ["ExactIntegers"]
-
 
 class ExactIntegers:
     """Unbounded arithmetic, in which sums and products are reduced to their range.
@@ -135,11 +133,6 @@ class ExactIntegers:
 
     def sort(self, dtype: str) -> Any:
         """Sort of the numbers of a dtype."""
-        return z3.IntSort()
-
-    @property
-    def index_sort(self) -> Any:
-        """Sort of ``as_index``."""
         return z3.IntSort()
 
     def read(self, value: Any, dtype: str) -> int:

@@ -16,8 +16,6 @@ from tvm_scan.proof.questions import Alone, Questions
 from tvm_scan.proof.solver import ask
 from tvm_scan.proof.translate import Term
 
-__all__ = ["facts_of"]
-
 
 def facts_of(questions: Questions, seconds: float) -> tuple[tuple[Fact, ...], float]:
     """The facts of every part, and how long they took.

@@ -15,8 +15,6 @@ import z3
 
 from tvm_scan.proof.residues import monomials, normal_remainders
 
-__all__ = ["Linear", "is_linear", "multiplies", "unknown_choices"]
-
 
 @dataclass(frozen=True)
 class _Range:

@@ -6,8 +6,6 @@ from typing import Any
 
 import z3
 
-__all__ = ["Bool", "choose", "conj", "disj", "equal", "implies", "neg", "pick"]
-
 #: ``bool`` or ``z3.BoolRef``.
 Bool = Any
 

@@ -23,8 +23,6 @@ from tvm_scan.proof.logic import Bool, conj, equal
 from tvm_scan.proof.reals import Real
 from tvm_scan.proof.translate import NONE, Checks, Term, Translator
 
-__all__ = ["Problem", "Theory"]
-
 #: Steps of a lane where the loop does not say how many.
 MOST_STEPS = 1 << 28
 

@@ -19,8 +19,6 @@ from tvm_scan.proof.rounding import rounding_law
 from tvm_scan.proof.solver import ask
 from tvm_scan.proof.untranslatable import UntranslatableError
 
-__all__ = ["prove_group"]
-
 CLAIMS = {
     "step": "apply(lift(x), h) = step(h, x)",
     "first step": "apply(constant(x0), neutral) = x0",

@@ -15,8 +15,6 @@ from tvm_scan.proof.logic import Bool, conj, implies
 from tvm_scan.proof.problem import Theory, all_checks
 from tvm_scan.proof.translate import Term, Translator
 
-__all__ = ["Question", "Questions"]
-
 
 @dataclass(eq=False)
 class Question:

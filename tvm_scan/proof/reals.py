@@ -15,8 +15,6 @@ import z3
 
 from tvm_scan.proof.logic import Bool, choose, conj, disj, equal, neg, pick
 
-__all__ = ["Real"]
-
 _ONE = z3.RealVal(1)
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import z3
 
-__all__ = ["monomials", "normal_remainders", "remainder"]
-
 #: How many times longer a sum of monomials may be than the product that it was.
 _LONGER = 5_000
 

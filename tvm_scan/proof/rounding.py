@@ -6,8 +6,6 @@ from typing import Any
 
 from tvm_scan.algebra.literal import is_float
 
-__all__ = ["ROUNDINGS", "rounding_law"]
-
 #: Family -> roundings of one step (0: none), and the size of the terms before they cancel.
 ROUNDINGS: dict[str, tuple[int, str]] = {
     "reduce add": (1, "the sum of absolute values"),

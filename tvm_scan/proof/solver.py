@@ -13,8 +13,6 @@ from tvm_scan.proof.linear import Linear, is_linear, unknown_choices
 from tvm_scan.proof.logic import Bool
 from tvm_scan.proof.residues import monomials, normal_remainders
 
-__all__ = ["Answer", "ask"]
-
 #: Units of z3's own count of work per second of a machine of 2024, roughly.
 _WORK = 4_000_000
 _REMEMBERED = 4096

@@ -20,8 +20,6 @@ from tvm_scan.proof.logic import Bool, choose, conj, disj, equal, neg, pick
 from tvm_scan.proof.reals import Real
 from tvm_scan.proof.untranslatable import UntranslatableError
 
-__all__ = ["Checks", "Term", "Translator"]
-
 
 @dataclass(frozen=True, eq=False)
 class Checks:

@@ -1,7 +1,5 @@
 """Operations that the solver's theories do not have."""
 
-__all__ = ["UntranslatableError"]
-
 
 class UntranslatableError(Exception):
     """An expression has no translation into a theory; the statement stays undecided there."""

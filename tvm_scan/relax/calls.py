@@ -11,8 +11,6 @@ from tvm.ir import GlobalVar, IRModule, Op
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
 
-__all__ = ["call_loop", "constant_extent", "global_vars", "legalized"]
-
 
 def legalized(call: relax.Call) -> tuple[relax.Call, IRModule] | None:
     """Give an operator as a call of TensorIR, and its module, if TVM has that for it."""

@@ -25,8 +25,6 @@ from tvm.target import Target
 from tvm_scan.cuda_math import exact_math
 from tvm_scan.errors import ScanError
 
-__all__ = ["compiled_kernels", "kernel_format"]
-
 _SYMBOL = "__tvm_ffi__library_bin"
 _TEXT, _BINARY = b"cuda", b"cubin"
 

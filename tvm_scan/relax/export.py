@@ -34,8 +34,6 @@ from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.machine.device import device_of
 
-__all__ = ["export"]
-
 _LOG = logging.getLogger("tvm_scan")
 _NEAR = ("of the nearest shape",)
 

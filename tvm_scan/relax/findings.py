@@ -17,8 +17,6 @@ from tvm_scan.relax.calls import global_vars
 from tvm_scan.schedules.analysis import Finding, analyse
 from tvm_scan.schedules.delta.rule import describe_delta
 
-__all__ = ["FindScans", "ScanReport", "called_functions", "reports_of"]
-
 #: Refusals of loops that TVM's own rules handle; they are no news.
 _ORDINARY = (RefusalKind.NO_RECURRENCE, RefusalKind.REDUCTION)
 
@@ -31,38 +29,40 @@ class ScanReport:
     ----------
     name : str
         Name of the function in the module.
-    found : tuple of Recurrence, DeltaRule or Refusal
+    findings : tuple of Recurrence, DeltaRule or Refusal
         One per loop nest, in order.
     """
 
     name: str
-    found: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
 
     @property
     def accepted(self) -> list[TimeLoop]:
         """The nests that plans are made for, in order."""
-        return [item for item in self.found if not isinstance(item, Refusal)]
+        return [item for item in self.findings if not isinstance(item, Refusal)]
 
     @property
     def recurrences(self) -> list[Recurrence]:
         """The nests that will be scheduled as scans."""
-        return [item for item in self.found if isinstance(item, Recurrence)]
+        return [item for item in self.findings if isinstance(item, Recurrence)]
 
     @property
     def deltas(self) -> list[DeltaRule]:
         """The nests that are delta rules, which run in chunks of matrix products."""
-        return [item for item in self.found if isinstance(item, DeltaRule)]
+        return [item for item in self.findings if isinstance(item, DeltaRule)]
 
     @property
     def refused(self) -> list[Refusal]:
         """Ordered loops that are not taken, less those that TVM's own rules handle."""
         return [
-            item for item in self.found if isinstance(item, Refusal) and item.kind not in _ORDINARY
+            item
+            for item in self.findings
+            if isinstance(item, Refusal) and item.kind not in _ORDINARY
         ]
 
     def __str__(self) -> str:
         lines = [self.name]
-        for item in self.found:
+        for item in self.findings:
             if isinstance(item, Refusal):
                 lines.append(f"  refused: {item}")
                 continue

@@ -17,8 +17,6 @@ from tvm.relax.op.base import register_gradient
 from tvm_scan import loops
 from tvm_scan.relax.operators import emit_along_axis
 
-__all__ = ["cumprod_gradient", "cumsum_gradient", "register_gradients"]
-
 #: TVM registers its own at 10; a higher level takes precedence.
 _LEVEL = 11
 

@@ -21,8 +21,6 @@ from tvm_scan.relax.calls import call_loop
 from tvm_scan.relax.fuse.parameters import with_unit_axes
 from tvm_scan.relax.uses import uses_in
 
-__all__ = ["LegalizeScans", "emit_along_axis", "viewed"]
-
 _OPERATORS = {"relax.cumsum": "add", "relax.cumprod": "mul"}
 _NUMBERS = ("float", "bfloat", "int", "uint")
 

@@ -27,8 +27,6 @@ from tvm_scan.schedules.leftover import schedule_leftovers
 from tvm_scan.schedules.machine.device import DEVICES, Device, device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["ExpandScans", "ParallelizeScans"]
-
 _LOG = logging.getLogger("tvm_scan")
 
 

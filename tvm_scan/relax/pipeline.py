@@ -24,8 +24,6 @@ from tvm_scan.relax.repairs.unlowered import unlowered
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.machine.device import device_of
 
-__all__ = ["get_pipeline", "scan_passes", "scheduled_operators"]
-
 _LOG = logging.getLogger("tvm_scan")
 
 

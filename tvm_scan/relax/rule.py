@@ -9,8 +9,6 @@ from tvm.target import Target
 from tvm_scan.errors import PlanError, RefusalError
 from tvm_scan.schedules import parallelize
 
-__all__ = ["ScanScheduleRule"]
-
 
 class ScanScheduleRule(ScheduleRule):
     """Schedules functions with a recurrence; None ("not mine") for every other function."""

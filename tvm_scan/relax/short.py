@@ -17,8 +17,6 @@ from tvm_scan.extraction.threads import is_bound, without_threads
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["keep_for_one_step"]
-
 
 def keep_for_one_step(
     func: tirx.PrimFunc,
@@ -92,8 +90,8 @@ def _once_if(cond: Any, stmt: Any) -> Any:
 def _same_parameters(func: tirx.PrimFunc, other: tirx.PrimFunc) -> tir.VarMap:
     """Parameters and symbolic extents of one function as those of another."""
     table = tir.VarMap(zip(func.params, other.params, strict=True))
-    for one, two in zip(func.params, other.params, strict=True):
-        for left, right in zip(tir.shape_of(one), tir.shape_of(two), strict=True):
+    for parameter, counterpart in zip(func.params, other.params, strict=True):
+        for left, right in zip(tir.shape_of(parameter), tir.shape_of(counterpart), strict=True):
             if isinstance(left, Var):
                 table[left] = right
     return table

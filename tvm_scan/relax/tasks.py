@@ -12,8 +12,6 @@ from tvm_scan.relax.findings import FindScans
 from tvm_scan.relax.fuse.fuse_scans import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
 
-__all__ = ["scan_tasks"]
-
 
 def scan_tasks(
     mod: IRModule, target: Target | None = None

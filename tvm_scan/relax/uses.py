@@ -8,8 +8,6 @@ from tvm import relax
 
 from tvm_scan.tir import VarMap
 
-__all__ = ["uses_in"]
-
 
 def uses_in(body: relax.Expr) -> VarMap:
     """Count the reads of each variable.

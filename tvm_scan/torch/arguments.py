@@ -14,22 +14,6 @@ from torch import Tensor
 
 from tvm_scan.torch.kernels.devices import has_kernels
 
-__all__ = [
-    "FLOATS",
-    "INTEGERS",
-    "SMALL_INTEGERS",
-    "axis_of",
-    "check",
-    "check_devices",
-    "check_number",
-    "check_offsets",
-    "check_tensors",
-    "framed",
-    "wide",
-    "wide_dtype",
-    "widened",
-]
-
 #: Dtypes without recurrences of their own.
 SMALL_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16)
 #: Dtypes of indices, offsets and numbers of sequences.

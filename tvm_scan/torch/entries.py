@@ -22,23 +22,6 @@ from filelock import FileLock, Timeout
 
 from tvm_scan._files import write_private
 
-__all__ = [
-    "LIMIT_FILE",
-    "LOCK_TIMEOUT",
-    "cache_folder",
-    "delete",
-    "evict",
-    "fetch",
-    "insert",
-    "is_private",
-    "label_at",
-    "limit",
-    "locked",
-    "megabytes_in",
-    "remove",
-    "stored",
-]
-
 _DEFAULT_MEGABYTES = 256
 LOCK_TIMEOUT = 300.0
 LIMIT_FILE = "limit.txt"

@@ -14,8 +14,6 @@ from typing import Any
 from tvm_scan._locks import ForkSafeLock
 from tvm_scan.torch.replacements import CONVOLUTION, REPLACEMENTS
 
-__all__ = ["Patch", "patch_transformers"]
-
 #: By the names of their scans: the model types, of which a version has some.
 _FAMILIES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("mamba_selective_scan",): ("mamba", "falcon_mamba", "jamba", "zamba"),

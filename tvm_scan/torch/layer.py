@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 from tvm_scan.torch.arguments import check, check_devices, check_tensors
 
-__all__ = ["Layer"]
-
 
 class Layer(nn.Module):
     """A module whose input and state are checked before each call."""

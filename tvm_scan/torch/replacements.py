@@ -19,8 +19,6 @@ from tvm_scan.torch.functions.convolution import ACTIVATIONS, causal_conv1d
 from tvm_scan.torch.functions.delta import gated_delta_rule, kda
 from tvm_scan.torch.functions.mamba import selective_scan
 
-__all__ = ["CONVOLUTION", "REPLACEMENTS"]
-
 _Result = Tensor | tuple[Tensor, ...]
 #: The convolution before every scan.
 CONVOLUTION = "causal_conv1d_fn"

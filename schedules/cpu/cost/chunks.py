@@ -22,8 +22,6 @@ from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
-__all__ = ["three_phase_work"]
-
 
 def three_phase_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     """Chunks of time: reduced, scanned, replayed."""

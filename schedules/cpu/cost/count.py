@@ -14,8 +14,6 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.schedules.common.sizes import known_extent
 
-__all__ = ["NONE", "Counts", "Path", "chain_of", "count", "sum_of"]
-
 #: Calls that cost about an exponential, and how many of one.
 _CALLS = {
     "exp": 1.0, "exp2": 1.0, "log": 1.0, "log2": 1.0, "log1p": 3.0, "tanh": 2.0, "sigmoid": 1.0,
@@ -273,11 +271,11 @@ def chain_of(node: Any, starts: Any) -> Path:
         """A sum: one product is a part of it, a second one is not."""
         products = [isinstance(side, tirx.Mul) for side in (e.a, e.b)]
         ways = []
-        for side, own, other in ((e.a, *products), (e.b, *reversed(products))):
+        for side, is_product, other_is in ((e.a, *products), (e.b, *reversed(products))):
             way = path(side)
             if way is not None:
-                alone = way.plus(sums=1) if own == other else way.plus(products=1)
-                ways.append(way if own and not other else alone)
+                alone = way.plus(sums=1) if is_product == other_is else way.plus(products=1)
+                ways.append(way if is_product and not other_is else alone)
         return longest_of(ways)
 
     return path(node) or Path()

@@ -7,8 +7,6 @@ from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.common.sizes import known_extent, known_rows
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
-__all__ = ["delta_loop_work"]
-
 #: Cycles of a cell of the state and step: of a product with the state, whose sum waits for the one
 #: before it, and of a cell that is written.
 _READ, _WRITTEN = 4.0, 2.0

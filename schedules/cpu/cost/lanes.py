@@ -30,8 +30,6 @@ from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
-__all__ = ["lanes_work"]
-
 #: Cycles of a cell that is put into a vector, or taken out of it, by itself.
 _APART = 0.65
 #: Rows that a core's prefetcher follows at a time; of two inputs and an output, those of 4 lanes
@@ -60,10 +58,10 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         if not blocks:
             continue
         done += blocks * size
-        one, tasks = _block(plan, step, chip, size), outer * blocks
-        work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=one)
+        of_block, tasks = _block(plan, step, chip, size), outer * blocks
+        work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=of_block)
         if tasks > 1:
-            work = CpuWork(tasks * (one + contested_cycles(step, chip)), tasks, 1.0, 0.0)
+            work = CpuWork(tasks * (of_block + contested_cycles(step, chip)), tasks, 1.0, 0.0)
         total = work if total is None else total + work
     assert total is not None
     memory = memory_of(step, chip, past_share(plan, step))

@@ -23,8 +23,6 @@ from tvm_scan.schedules.cpu.cost.step import Step
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
-__all__ = ["loop_work"]
-
 #: Steps of a constant loop that LLVM unrolls fully.
 _UNROLLED = 3 << 5
 #: Cycles around a row that is a loop, whose end is a branch that few processors foresee, and around

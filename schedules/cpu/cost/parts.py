@@ -7,27 +7,6 @@ from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
-__all__ = [
-    "FORWARD",
-    "LOOP",
-    "TERMS",
-    "ahead_of",
-    "contested_cycles",
-    "fetched_again",
-    "instructions_of",
-    "jump_cycles",
-    "latency_of",
-    "memory_of",
-    "moving",
-    "past_share",
-    "scalar_cycles",
-    "short_row",
-    "step_cycles",
-    "vector_cycles",
-    "vectors_of",
-    "with_more",
-]
-
 #: Operations of a polynomial for an exponential, and of more where no instruction scales.
 _POLYNOMIAL, _UNSCALED = 16.0, 6.0
 #: Products on the longest path of one.
@@ -75,17 +54,17 @@ def step_cycles(step: Step, chip: CpuChip) -> float:
     return scalar_cycles(step.body, chip) + rest / chip.issue
 
 
-def vector_cycles(counts: Counts, lanes: float, chip: CpuChip, ldexp: bool, library: bool) -> float:
-    """Cycles of the same on so many lanes of vectors."""
-    each = lanes / chip.vector_bytes
+def vector_cycles(counts: Counts, cells: float, chip: CpuChip, ldexp: bool, library: bool) -> float:
+    """Cycles of the same on so many cells of vectors."""
+    each = cells / chip.vector_bytes
     # A vector that is not full takes as long as one that is.
     calls = counts.calls * (_POLYNOMIAL + (0.0 if ldexp else _UNSCALED)) * max(1.0, 4 * each)
     if library:
         calls = 0.0
     issued = (max(counts.operations, counts.bytes * each) + calls) / chip.vector_issue
-    called = counts.calls * lanes * (_CALL_SHARE * chip.call + 2) if library else 0.0
+    called = counts.calls * cells * (_CALL_SHARE * chip.call + 2) if library else 0.0
     # A division of a vector is as many narrow ones, two at a time.
-    return issued + called + counts.quotients * lanes * chip.quotient / 4
+    return issued + called + counts.quotients * cells * chip.quotient / 4
 
 
 def moving(step: Step) -> list[Access]:

@@ -24,9 +24,6 @@ from tvm_scan.schedules.common.strides import time_is_outside
 from tvm_scan.schedules.cpu.cost.count import Counts, Path, chain_of, count, sum_of
 from tvm_scan.schedules.cpu.vector_math import has_transcendentals, hoist_first_iteration
 
-__all__ = ["Access", "Part", "Step", "step_of"]
-
-
 #: Steps at either end of time that may be others than those between them.
 _ENDS = 4
 
@@ -269,11 +266,11 @@ def _accesses(recurrence: Recurrence) -> list[Access]:
         size = tir.byte_size(tir.dtype_of(buffer))
         out[key] = Access(buffer, size, store, strides(buffer, indices, time), along_lane, times)
 
-    def walk(stmt: Any, times: float) -> None:
+    def visit(stmt: Any, times: float) -> None:
         skip = tvm_ffi.WalkResult.SKIP
 
         def on_loop(loop: tirx.For) -> Any:
-            walk(loop.body, times * known_extent(loop.extent))
+            visit(loop.body, times * known_extent(loop.extent))
             return skip
 
         handlers: list[Any] = [
@@ -283,7 +280,7 @@ def _accesses(recurrence: Recurrence) -> list[Access]:
         ]
         tvm_ffi.structural_walk(stmt, handlers, order="pre")
 
-    walk(recurrence.body, 1.0)
+    visit(recurrence.body, 1.0)
     return list(out.values())
 
 

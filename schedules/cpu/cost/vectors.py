@@ -17,8 +17,6 @@ from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.reversed_rows import REVERSED_BYTES
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
-__all__ = ["block_counts", "vector_reduction", "vector_scan"]
-
 #: Cycles of a cell that a vector of time reads, and writes, where steps lie apart.
 _GATHERED, _SCATTERED = 1.0, 2.8
 #: Cycles of a cell of a vector of time that is read or written backwards, one by one.
@@ -94,15 +92,15 @@ def _scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
 
 
 def _run_scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
-    """Operations and shuffles of vectors with runs of four steps in every lane."""
+    """Operations and shuffles of vectors with runs of four steps in every cell."""
     quarter = width // 4
-    one = quarter / chip.vector_bytes
+    vectors_of_quarter = quarter / chip.vector_bytes
     vectors = sum(vectors_of(quarter, size, chip) for size in part.sizes)
     carries = sum(vectors_of(quarter, size, chip) for size in part.carries)
-    combine = part.combine.bytes * max(one, 1 / 4)
+    combine = part.combine.bytes * max(vectors_of_quarter, 1 / 4)
     levels = log2(quarter)
     operations = 3 * combine + levels * (combine + vectors)
-    operations += part.apply.bytes * max(one, 1 / 4) * 4
+    operations += part.apply.bytes * max(vectors_of_quarter, 1 / 4) * 4
     shuffles = 8 * vectors + (levels + 1) * vectors + 8 * carries
     return operations, shuffles
 

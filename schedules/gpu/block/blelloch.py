@@ -33,8 +33,6 @@ from tvm_scan.schedules.gpu.thread.banks import LINE, WORD
 from tvm_scan.schedules.gpu.thread.barriers import hidden, wait
 from tvm_scan.schedules.gpu.thread.block_tree import BlockTree
 
-__all__ = ["BlellochTree", "padded"]
-
 _MOST_THREADS = 1024
 
 

@@ -14,8 +14,6 @@ from tvm_scan.schedules.gpu.thread.plans import TreePlan
 from tvm_scan.schedules.machine.gpu_chip import BARRIER, EXP, LEVEL, MEMORY
 from tvm_scan.schedules.machine.step_counts import StepCost, step_cost
 
-__all__ = ["TileCounts", "tile_counts"]
-
 
 @dataclass(frozen=True)
 class TileCounts:
@@ -57,7 +55,7 @@ def tile_counts(plan: TreePlan, recurrence: Recurrence, rows: float, length: flo
     step: StepCost = step_cost(recurrence)
     threads, items = float(plan.threads_per_block), float(plan.items_per_thread)
     tiles, words = ceil(length / plan.tile), element_bytes(recurrence) / 4
-    made = thread_counts(plan, recurrence)
+    per_thread = thread_counts(plan, recurrence)
     doublings = log2(threads)
     if plan.block_tree == "warp":
         levels, barriers = doublings + 3, 1.0
@@ -73,19 +71,23 @@ def tile_counts(plan: TreePlan, recurrence: Recurrence, rows: float, length: flo
     exchange_cycles = levels * (LEVEL + words) + barriers * BARRIER
     steps, warps = rows * length, rows * tiles * threads / 32
     # Of the warps' totals one is written and all are read; other trees exchange everything there.
-    in_shared = made.scan.exchanged if plan.block_tree != "warp" else 2 * words * (threads > 32)
+    in_shared = (
+        per_thread.scan.exchanged if plan.block_tree != "warp" else 2 * words * (threads > 32)
+    )
     coalesced = 1.0 if contiguous_axis(recurrence) != "lane" else 8.0
     return TileCounts(
         tiles=tiles,
         words=words,
         barriers=barriers,
-        cycles=at_memory + items * (made.load + made.extend + made.step) + exchange_cycles,
+        cycles=at_memory
+        + items * (per_thread.load + per_thread.extend + per_thread.step)
+        + exchange_cycles,
         exchange_cycles=exchange_cycles,
-        issued=warps * made.replayed(items),
+        issued=warps * per_thread.replayed(items),
         shared=warps * (items * shared_accesses(plan, recurrence) + in_shared),
-        lines=steps * lines_of_step(plan, recurrence) + warps * made.scan.exchanged,
-        issued_to_reduce=warps * made.reduced(items),
-        lines_to_reduce=warps * made.reduce.exchanged,
+        lines=steps * lines_of_step(plan, recurrence) + warps * per_thread.scan.exchanged,
+        issued_to_reduce=warps * per_thread.reduced(items),
+        lines_to_reduce=warps * per_thread.reduce.exchanged,
         moved=steps * step.bytes * coalesced,
         specials=steps * step.specials,
     )

@@ -21,8 +21,6 @@ from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.gpu.thread.barriers import hidden, parity, wait
 from tvm_scan.schedules.gpu.thread.block_tree import BlockTree
 
-__all__ = ["KoggeStoneTree"]
-
 
 class KoggeStoneTree(BlockTree):
     """Inclusive scan by doubling distances, then a look at the neighbour.

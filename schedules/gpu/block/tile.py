@@ -22,8 +22,6 @@ from tvm_scan.schedules.gpu.thread.barriers import all_wait
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 from tvm_scan.schedules.gpu.thread.position import ThreadPosition
 
-__all__ = ["Tile"]
-
 
 class Tile:
     """One tile of a lane in one block: thread reduction, block tree, thread replay."""

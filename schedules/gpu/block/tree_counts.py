@@ -29,8 +29,6 @@ from tvm_scan.schedules.gpu.warp.formulas import cheaper, watched
 from tvm_scan.schedules.gpu.warp.tree import in_turn, is_ahead, selects
 from tvm_scan.schedules.machine.step_counts import instructions_of, moving_loads
 
-__all__ = ["ThreadCounts", "TreeCounts", "thread_counts"]
-
 #: Of a tile, for its number, bounds and addresses: in a loop over tiles, and in a block of its own.
 _NEXT, _BEGIN = 10.0, 20.0
 #: Of a branch whose threads meet again.
@@ -44,7 +42,7 @@ _IN_SHARED, _MOVED = 3.0, 3.5
 _VECTOR = 4
 #: Of arrays in tiles of shared memory, for a tile; of those that are copied while threads compute,
 #: for a tile and for a copy.
-_TURNED, _AHEAD, _COPY = 6.0, 10.0, 3.0
+_TRANSPOSED, _AHEAD, _COPY = 6.0, 10.0, 3.0
 #: Of an access that may be beyond the end.
 _GUARD = 3.5
 
@@ -116,7 +114,7 @@ def thread_counts(plan: TreePlan, recurrence: Recurrence) -> ThreadCounts:
         load, stores = load + asks * staged, stores * (1 + asks)
     around = _NEXT if plan.walks_tiles else _BEGIN
     if plan.block_load == "transposed":
-        around += _TURNED * len(streams_of(plan, recurrence))
+        around += _TRANSPOSED * len(streams_of(plan, recurrence))
     if plan.stages > 1:
         copies = [s.copies.lanes for s in along_time(plan, recurrence) if not s.stored]
         load += sum(_COPY / lanes for lanes in copies)
@@ -125,7 +123,7 @@ def thread_counts(plan: TreePlan, recurrence: Recurrence) -> ThreadCounts:
     return ThreadCounts(
         load=load,
         extend=step.extend,
-        step=step.made + stores,
+        step=step.instructions + stores,
         scan=reduce(TreeCounts.plus, (scan for scan, _ in levels)),
         reduce=reduce(TreeCounts.plus, (total for _, total in levels)),
         around=around,
@@ -147,7 +145,7 @@ class _Step:
     loads: tuple[TensorLoad, ...]
     stores: tuple[tirx.BufferStore, ...]
     others: float
-    made: float
+    instructions: float
     extend: float
 
 
@@ -188,9 +186,9 @@ def _extend(group: Group, recurrence: Recurrence) -> float:
     shared, lifted = shared_parts(algebra.lift(), states)
     extended = algebra.extend(_names(group, "e"), _names(group, "s"))
     each = _total(extended) + _total(lifted)
-    own = [one for one, _ in moving_loads(lifted, recurrence) if tir.contains_var(one, states)]
+    loads = [load for load, _ in moving_loads(lifted, recurrence) if tir.contains_var(load, states)]
     once = _total(value for _, value in shared)
-    return once + _cells(group, recurrence) * (each + len(own))
+    return once + _cells(group, recurrence) * (each + len(loads))
 
 
 @dataclass(frozen=True)
@@ -209,7 +207,7 @@ class _Level:
 
 @lru_cache(maxsize=64)
 def _level(recurrence: Recurrence, level: int) -> _Level:
-    words, parts, made = 0.0, 0.0, [0.0, 0.0, 0.0]
+    words, parts, formulas = 0.0, 0.0, [0.0, 0.0, 0.0]
     for group in recurrence.groups:
         if group.level != level:
             continue
@@ -219,47 +217,49 @@ def _level(recurrence: Recurrence, level: int) -> _Level:
         carries = tuple(tirx.Var(f"c{i}", recurrence.carries[i].dtype) for i in group.carries)
         words += cells * sum(max(1, tir.byte_size(d) // 4) for d in plain.dtypes)
         parts += cells * len(plain.dtypes)
-        made[0] += cells * _total(fast.combine(earlier, later))
-        made[1] += cells * _total(plain.combine(earlier, later))
-        made[2] += cells * _total(fast.apply(later, carries))
-    return _Level(words, parts, *made)
+        formulas[0] += cells * _total(fast.combine(earlier, later))
+        formulas[1] += cells * _total(plain.combine(earlier, later))
+        formulas[2] += cells * _total(fast.apply(later, carries))
+    return _Level(words, parts, *formulas)
 
 
 def _tree(plan: TreePlan, recurrence: Recurrence, level: int) -> tuple[TreeCounts, TreeCounts]:
     """Counts of the tree with the carries before every thread, and of its aggregate alone."""
-    one, threads = _level(recurrence, level), plan.threads_per_block
+    of_level, threads = _level(recurrence, level), plan.threads_per_block
     doublings, none = log2(threads), TreeCounts()
-    each = one.careful + _IN_SHARED + (_BRANCH if one.parts > 1 else 0.0)
+    each = of_level.careful + _IN_SHARED + (_BRANCH if of_level.parts > 1 else 0.0)
     if plan.block_tree == "kogge_stone":
         levels = doublings + 1
-        made = none.and_(levels * each, levels * 2 * one.parts)
-        return made.and_(one.apply), made
+        aggregate = none.and_(levels * each, levels * 2 * of_level.parts)
+        return aggregate.and_(of_level.apply), aggregate
     if plan.block_tree == "blelloch":
-        half = none.and_(doublings * each, doublings * _MOVED * one.parts)
-        return half.plus(half).and_(one.apply), half
-    return _warp_tree(one, recurrence, level, threads // WARP)
+        half = none.and_(doublings * each, doublings * _MOVED * of_level.parts)
+        return half.plus(half).and_(of_level.apply), half
+    return _warp_tree(of_level, recurrence, level, threads // WARP)
 
 
 def _warp_tree(
-    one: _Level, recurrence: Recurrence, level: int, warps: int
+    of_level: _Level, recurrence: Recurrence, level: int, warps: int
 ) -> tuple[TreeCounts, TreeCounts]:
-    words, ahead = one.words, is_ahead(recurrence, level, warps)
+    words, ahead = of_level.words, is_ahead(recurrence, level, warps)
     check = _CHECK if watched(recurrence, level) else 0.0
     # A combine, and the choice of threads that have nobody so far below.
-    doubling = one.combine + (words if selects(recurrence) else _BRANCH)
+    doubling = of_level.combine + (words if selects(recurrence) else _BRANCH)
     inclusive = TreeCounts().and_(log2(WARP) * doubling + check, log2(WARP) * words)
-    carried = 2 * one.apply + check if ahead else one.apply
+    carried = 2 * of_level.apply + check if ahead else of_level.apply
     if warps == 1:
         total = inclusive.and_(0.0, words)
         return total.and_(words + carried, words), total
-    kept = inclusive.and_(2.0, one.parts)
-    exclusive = kept.and_(words, words)
+    saved = inclusive.and_(2.0, of_level.parts)
+    exclusive = saved.and_(words, words)
     if in_turn(recurrence, level, warps):
         read = warps * words / _VECTOR
-        total = kept.and_((warps - 1) * one.combine + check, read)
+        total = saved.and_((warps - 1) * of_level.combine + check, read)
         if ahead:
-            return exclusive.and_(warps * (one.apply + 1) + one.apply + check, read), total
-    passed = log2(warps) * doubling, one.parts + (log2(warps) + 1) * words
+            return exclusive.and_(
+                warps * (of_level.apply + 1) + of_level.apply + check, read
+            ), total
+    passed = log2(warps) * doubling, of_level.parts + (log2(warps) + 1) * words
     if not in_turn(recurrence, level, warps):
-        total = kept.and_(*passed)
-    return exclusive.and_(*passed).and_(words + one.combine + carried, words), total
+        total = saved.and_(*passed)
+    return exclusive.and_(*passed).and_(words + of_level.combine + carried, words), total

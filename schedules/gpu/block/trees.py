@@ -22,8 +22,6 @@ from tvm_scan.schedules.gpu.block.kogge_stone import KoggeStoneTree
 from tvm_scan.schedules.gpu.thread.block_tree import BlockTree
 from tvm_scan.schedules.gpu.warp.tree import WarpTree
 
-__all__ = ["make_tree"]
-
 _TREES: dict[str, type[BlockTree]] = {
     "blelloch": BlellochTree,
     "kogge_stone": KoggeStoneTree,

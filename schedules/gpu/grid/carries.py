@@ -21,8 +21,6 @@ from tvm_scan.schedules.common.sizes import element_bytes
 from tvm_scan.schedules.gpu.block.trees import make_tree
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
-__all__ = ["FEW_TILES", "CarryScan", "carry_threads"]
-
 #: Tiles of a lane up to which one thread is as good.
 FEW_TILES = 32
 _ITEMS = 8

@@ -49,8 +49,6 @@ from tvm_scan.schedules.gpu.thread.ordered_memory import (
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 from tvm_scan.schedules.gpu.thread.position import ThreadPosition, lane_exists, tile_count
 
-__all__ = ["build_single_pass"]
-
 _RESET_THREADS = 256
 _ZERO = int_const(0, "int32")
 
@@ -114,11 +112,11 @@ class _Pass:
         recurrence = self.recurrence
         position = ThreadPosition(self.rows, self.plan)
         block, thread = tirx.Var("v_block", self.dtype), position.thread
-        shared, own = (
+        shared, ticket = (
             local("ticket_shared", [1], "int32", "shared"),
             local("ticket_own", [1], "int32"),
         )
-        task = as_dtype(tirx.BufferLoad(own, [_ZERO]), self.dtype)
+        task = as_dtype(tirx.BufferLoad(ticket, [_ZERO]), self.dtype)
         # Tile after tile of all rows: the tile before is as far ahead as can be.
         row, number = task % self.count, task // self.count
         lanes = decode_lanes(recurrence, row)
@@ -130,7 +128,7 @@ class _Pass:
         body = tir.seq(
             [
                 tirx.IfThenElse(is_owner, taken, None),
-                tirx.BufferStore(own, tirx.BufferLoad(shared, [_ZERO]), [_ZERO]),
+                tirx.BufferStore(ticket, tirx.BufferLoad(shared, [_ZERO]), [_ZERO]),
                 tirx.IfThenElse(first, self._begin(tile, guard, row), None),
                 when(guard, tile.replica.prologue()),
                 tile.load(number),
@@ -148,7 +146,7 @@ class _Pass:
             recurrence.inputs,
             [*recurrence.outputs, *self.scratch],
             body,
-            [shared, own, *tile.allocs],
+            [shared, ticket, *tile.allocs],
         )
         blocks = tir.simplify(self.count * self.tiles)
         return position.grid(kernel, blocks, block)

@@ -27,8 +27,6 @@ from tvm_scan.schedules.gpu.thread.barriers import all_wait
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 from tvm_scan.schedules.gpu.thread.position import ThreadPosition, grid_of, lane_exists, tile_count
 
-__all__ = ["build_three_phase"]
-
 #: Threads of a block in which every thread has a lane of its own and few steps.
 _CARRY_THREADS = 128
 

@@ -13,8 +13,6 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.gpu.shared.layout import along_time
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
-__all__ = ["lines_of_step", "shared_accesses"]
-
 _WARP, _WORD = 32, 4
 
 

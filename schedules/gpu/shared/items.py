@@ -28,8 +28,6 @@ from tvm_scan.schedules.gpu.thread import async_copy
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 from tvm_scan.schedules.gpu.thread.position import ThreadPosition
 
-__all__ = ["SharedItems"]
-
 
 class SharedItems:
     """The streams and tables of one tile.

@@ -36,15 +36,6 @@ from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, steady_sto
 if TYPE_CHECKING:
     from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
-__all__ = [
-    "PaddedLayout",
-    "Stream",
-    "along_time",
-    "cell_size",
-    "direction_of",
-    "streams_of",
-]
-
 
 @dataclass(frozen=True)
 class PaddedLayout:

@@ -29,8 +29,6 @@ from tvm_scan.schedules.common.rows import ALONE, Row
 from tvm_scan.schedules.gpu.thread import async_copy
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess
 
-__all__ = ["VECTOR", "Copiers", "SharedTile", "Staged", "are_whole", "ramp"]
-
 #: Bytes that a thread moves at once at most.
 VECTOR = 16
 _UNROLLED = tirx.ForKind.UNROLLED

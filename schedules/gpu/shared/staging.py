@@ -27,7 +27,6 @@ from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, steady_sto
 if TYPE_CHECKING:
     from tvm_scan.schedules.gpu.shared.staged import Staged
 
-__all__ = ["MAX_STAGED", "StagedItems", "steady_loads"]
 
 #: Inputs that a thread keeps in registers at most; registers for them beside many cells.
 MAX_STAGED, _BESIDE_CELLS = 8, 16

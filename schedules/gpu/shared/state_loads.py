@@ -23,8 +23,6 @@ from tvm_scan.schedules.gpu.shared.walk_tiles import WalkTiles
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, vector_access
 
-__all__ = ["StateLoads"]
-
 _UNROLLED = tirx.ForKind.UNROLLED
 
 

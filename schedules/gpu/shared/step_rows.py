@@ -34,8 +34,6 @@ from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
 from tvm_scan.schedules.gpu.thread.banks import LINE, WORD, meetings
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess
 
-__all__ = ["StepRows", "placed_in_block", "step_rows"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StepRows(Staged):

@@ -33,7 +33,6 @@ from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess
 if TYPE_CHECKING:
     from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
-__all__ = ["TreeTable", "tables_of"]
 
 _LEAST = 4
 

@@ -40,15 +40,6 @@ from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, vector_acc
 if TYPE_CHECKING:
     from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 
-__all__ = [
-    "LaneRows",
-    "Table",
-    "WalkLayout",
-    "is_common",
-    "stages_tables",
-    "walk_layout",
-    "walk_steps",
-]
 
 #: Static shared memory of a block.
 _MOST_BYTES = 48 << 10

@@ -25,8 +25,6 @@ from tvm_scan.schedules.gpu.thread import async_copy
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 
-__all__ = ["WalkTiles"]
-
 _UNROLLED = tirx.ForKind.UNROLLED
 
 

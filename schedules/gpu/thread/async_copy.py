@@ -16,8 +16,6 @@ from tvm_scan import tir
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 
-__all__ = ["begin_ahead", "can_copy", "copy", "next_tile"]
-
 
 def can_copy(count: int) -> bool:
     """Return whether there is an instruction for so many bytes."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["LINE", "WARP", "WORD", "meetings"]
-
 #: Bytes of a line and of a word of a bank; threads of a warp.
 LINE, WORD, WARP = 128, 4, 32
 

@@ -17,8 +17,6 @@ from tvm_scan.schedules.common.ir import as_dtype, int_const
 from tvm_scan.schedules.gpu.thread.banks import WARP
 from tvm_scan.schedules.machine.terms import block_barrier, warp_barrier
 
-__all__ = ["all_wait", "hidden", "parity", "wait"]
-
 #: TVM's own key for what its pass leaves alone.
 _HIDDEN = "hand_threaded"
 

@@ -13,8 +13,6 @@ from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.rows import ALONE, Row
 from tvm_scan.schedules.gpu.thread.banks import WARP
 
-__all__ = ["BlockTree"]
-
 
 class BlockTree(ABC):
     """An exclusive scan over the threads of a lane, of the elements of every level.

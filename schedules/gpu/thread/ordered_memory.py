@@ -17,8 +17,6 @@ from tvm.script import tirx as T
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import as_dtype, int_const, local
 
-__all__ = ["announce", "await_flag", "get_word", "is_word", "put_word", "take_ticket", "word_of"]
-
 _SUFFIX = {
     "int32": "s32",
     "uint32": "u32",

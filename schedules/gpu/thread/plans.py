@@ -26,18 +26,6 @@ from tvm_scan.schedules.machine.gpu_cost import Block, GpuCost, gpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 
-__all__ = [
-    "BLOCK_LOADS",
-    "TREES",
-    "GpuPlan",
-    "TreePlan",
-    "WalkPlan",
-    "aligned",
-    "moves_vectors",
-    "shuffles",
-    "waits_in_warps",
-]
-
 #: The trees over the threads of a block.
 TREES = ("blelloch", "kogge_stone", "warp")
 #: Where the items of a block's threads are exchanged.

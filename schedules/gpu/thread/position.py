@@ -14,8 +14,6 @@ from tvm_scan.schedules.common.lanes import guard_of
 from tvm_scan.schedules.common.rows import Row
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
-__all__ = ["ThreadPosition", "grid_of", "lane_exists", "tile_count"]
-
 
 def tile_count(recurrence: Recurrence, plan: TreePlan) -> Any:
     """Tiles of a lane."""

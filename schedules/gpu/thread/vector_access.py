@@ -22,8 +22,6 @@ from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const
 
-__all__ = ["VectorAccess", "has_vectors", "steady_stores", "vector_access"]
-
 _BYTES = 16
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "uint32", "int64", "uint64")
 
@@ -37,14 +35,14 @@ class VectorAccess:
     lanes : int
         Elements of a vector; 1 for an access that has none.
     forward : bool
-        Whether memory is walked upwards in time.
+        Whether memory is read upwards in time.
     """
 
     lanes: int = 1
     forward: bool = True
 
     def slot(self, item: Any) -> Any:
-        """Place of a thread's item in registers that hold memory's order within a vector."""
+        """Index of a thread's item in registers that hold memory's order within a vector."""
         if self.lanes == 1 or self.forward:
             return item
         if isinstance(item, int):

@@ -29,8 +29,6 @@ from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.sizes import element_bytes
 from tvm_scan.schedules.common.state_split import StateSplit
 
-__all__ = ["AHEAD", "carries_of_lanes", "carries_of_states"]
-
 #: Chunks whose elements a thread reads before it needs the first of them.
 AHEAD = 8
 #: Words of elements that are read ahead at most.

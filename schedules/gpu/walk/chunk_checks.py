@@ -13,7 +13,6 @@ from tvm_scan.schedules.common.state_split import NoSplit
 if TYPE_CHECKING:
     from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 
-__all__ = ["MOST_CHUNKS", "check_chunks", "takes_chunks"]
 
 #: The middle kernel writes its loop over the chunks in batches; more than these take it too long.
 MOST_CHUNKS = 4096

@@ -36,8 +36,6 @@ from tvm_scan.schedules.gpu.walk.chunk_carries import carries_of_lanes, carries_
 from tvm_scan.schedules.gpu.walk.shared_lanes import SharedThreads, Walk
 from tvm_scan.schedules.gpu.walk.time_cut import TimeCut
 
-__all__ = ["build_chunks"]
-
 
 def build_chunks(recurrence: Recurrence, plan: WalkPlan, cut: TimeCut) -> Built:
     """Three kernels for each level of the carries, the replay last; see the module."""

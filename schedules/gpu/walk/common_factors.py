@@ -24,8 +24,6 @@ from tvm_scan.schedules.common.invariants import register_of
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
 
-__all__ = ["with_common_factors"]
-
 
 @lru_cache(maxsize=64)
 def with_common_factors(recurrence: Recurrence) -> Recurrence:
@@ -83,11 +81,11 @@ class _Products:
 
     def _product(self, product: tirx.Mul, state: Var) -> Any:
         factors = _factors(product)
-        own = [factor for factor in factors if self._is_own(factor, state)]
+        of_state = [factor for factor in factors if self._is_own(factor, state)]
         shared = [factor for factor in factors if not self._is_own(factor, state)]
-        if len(shared) < 2 or not own or any(self._is_state(factor) for factor in own):
+        if len(shared) < 2 or not of_state or any(self._is_state(factor) for factor in of_state):
             return product
-        return _multiplied([*own, self._register(_multiplied(shared))])
+        return _multiplied([*of_state, self._register(_multiplied(shared))])
 
     def _is_own(self, factor: Any, state: Var) -> bool:
         return tir.contains_var(factor, [state])

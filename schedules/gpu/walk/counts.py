@@ -35,8 +35,6 @@ from tvm_scan.schedules.machine.step_counts import (
     specials_of,
 )
 
-__all__ = ["WalkCounts", "walk_counts"]
-
 #: Instructions of ``exp2_in_range``: 4 of the interval, 3 of the reduction, 6 multiply-adds, 2 of
 #: the power of two.
 _POLYNOMIAL = 15.0
@@ -67,7 +65,7 @@ class WalkCounts:
     specials : float
         Special functions.
     bytes : float
-        Of what is read and written, each element once.
+        Of what is read and written, each cell once.
     shared : float
         Accesses of warps to shared memory.
     paired : float
@@ -191,8 +189,8 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     lanes = plan.threads_per_block / shared
     of_state -= len(wide)
     # A thread alone has its values where it needs them.
-    sent, kept = (sent, sums / together) if shared > 1 else (0.0, 0.0)
-    exchanged = sent + sums * (4 * pairs + 2 * rest) + kept
+    sent, stored_sums = (sent, sums / together) if shared > 1 else (0.0, 0.0)
+    exchanged = sent + sums * (4 * pairs + 2 * rest) + stored_sums
     thread = states_each * (of_state + read) + exchanged + _LOOP
     stored = len(_stores(recurrence)) if split.after else 0
     moved = len(step.steady) + len(step.alike) + stored
@@ -222,9 +220,9 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
 
 
 def _paired(
-    split: StateSplit, loops: tuple[Any, ...], reads: list[Any], made: float, poly: float
+    split: StateSplit, loops: tuple[Any, ...], reads: list[Any], ordinary: float, poly: float
 ) -> float:
-    """Instructions of a state that pairs save, of those that are ``made`` beside exponentials.
+    """Instructions of a state that pairs save, of those that are ``ordinary``, beside exponentials.
 
     Of two that wait for nothing one is saved. Where memory holds what the states read along time,
     two steps are a pair, of which the carries wait; else two states are, of which the sums do. See
@@ -233,7 +231,7 @@ def _paired(
     counters = [part.loop_var for part in loops]
     by_states = any(tir.contains_var(load.indices[-1], counters) for load, *_ in reads)
     waiting = len(split.sums) if by_states else len(split.dims)
-    return max(0.0, made - waiting + poly * _PAIRED) / 2
+    return max(0.0, ordinary - waiting + poly * _PAIRED) / 2
 
 
 def _shared_accesses(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> float:

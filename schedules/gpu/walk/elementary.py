@@ -34,8 +34,6 @@ from tvm.script import tirx as T
 from tvm_scan import tir
 from tvm_scan.schedules.common.signs import never_positive
 
-__all__ = ["in_few_instructions", "instructions_saved"]
-
 #: ``log1p(t) / t`` in [0, 1]; the first term set to 1, so that it is exact for small ``t``.
 _LOG1P = (
     "1.0f",
@@ -165,8 +163,8 @@ def _of_logistic(sum_: Any) -> Any:
     """``z`` of ``1 + exp(-z)``; None for other expressions."""
     if not isinstance(sum_, tirx.Add):
         return None
-    for one, power in ((sum_.a, sum_.b), (sum_.b, sum_.a)):
-        if _is(one, 1.0) and tir.call_name(power) == "tirx.exp":
+    for base, power in ((sum_.a, sum_.b), (sum_.b, sum_.a)):
+        if _is(base, 1.0) and tir.call_name(power) == "tirx.exp":
             return _negated(power.args[0])
     return None
 

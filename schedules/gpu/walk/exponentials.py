@@ -30,17 +30,6 @@ from tvm_scan.schedules.common.state_split import NoSplit, split_of
 from tvm_scan.schedules.common.uses import as_used
 from tvm_scan.schedules.gpu.shared.staging import steady_loads
 
-__all__ = [
-    "OF",
-    "BaseTwo",
-    "bare_exp2",
-    "exponentials_in_base_two",
-    "in_base_two",
-    "is_exp2",
-    "iterations",
-    "with_share",
-]
-
 #: ``ScanPlan.exp_share`` counts exponentials of this many.
 OF = 16
 _BARE = """

@@ -23,8 +23,6 @@ from tvm_scan.schedules.machine.gpu_chip import (
     Work,
 )
 
-__all__ = ["walk_work"]
-
 #: Cycles of a chunk in the middle kernel, beside the waits for memory.
 _PASS_ON = 20.0
 

@@ -21,8 +21,6 @@ from tvm_scan import tir
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.gpu.warp.shuffles import shuffled
 
-__all__ = ["TOGETHER", "OwnerSums"]
-
 #: Owners whose sums are exchanged together: more write out more steps to save little.
 TOGETHER = 4
 
@@ -56,9 +54,9 @@ class OwnerSums:
         """Registers to allocate."""
         return [*self._parts, *self.results]
 
-    def hold(self, number: int, place: int, value: Any) -> Any:
-        """The thread's part of a sum, in step ``place`` of the owners together."""
-        return _set(self._parts[number], place, value)
+    def hold(self, number: int, step: int, value: Any) -> Any:
+        """The thread's part of a sum, in step ``step`` of the owners together."""
+        return _set(self._parts[number], step, value)
 
     def exchanged(self, done: int) -> list[Any]:
         """Exchange the parts of owners that differ in a bit, when ``done`` have their steps."""

@@ -36,8 +36,6 @@ from tvm_scan.schedules.gpu.shared.state_loads import StateLoads
 from tvm_scan.schedules.gpu.walk.exponentials import BaseTwo, bare_exp2, is_exp2, iterations
 from tvm_scan.schedules.machine.terms import all_of_warp
 
-__all__ = ["LEAST_STATES", "Progressions"]
-
 #: States of a thread for which the other way through a step pays.
 LEAST_STATES = 8
 #: What an exponent may be off by, as a share of it.

@@ -23,8 +23,6 @@ from tvm_scan.schedules.gpu.walk.exponentials import in_base_two
 from tvm_scan.schedules.gpu.walk.owner_sums import OwnerSums
 from tvm_scan.schedules.gpu.walk.progressions import Progressions
 
-__all__ = ["WalkRegisters"]
-
 
 class WalkRegisters:
     """Registers of a thread that walks its part of a lane.

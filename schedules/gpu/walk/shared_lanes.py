@@ -41,8 +41,6 @@ from tvm_scan.schedules.gpu.walk.registers import WalkRegisters
 from tvm_scan.schedules.gpu.warp.shuffles import shuffled
 from tvm_scan.schedules.machine.pairs import step
 
-__all__ = ["SharedThreads", "Walk", "build_shared_lanes"]
-
 
 def build_shared_lanes(recurrence: Recurrence, plan: WalkPlan) -> Built:
     """``plan.threads_per_lane`` threads per lane; see the module."""
@@ -222,9 +220,9 @@ class Walk(WalkRegisters):
 
         return loop("block", self.plan.threads_per_lane // together, of_owners)
 
-    def _step(self, q: Any, place: int, time: Any, loads: list[Any], in_steps: bool) -> Any:
-        """A step of owner ``q``, whose sums over the thread's states go to ``place``."""
-        k = place % self.plan.items_per_thread
+    def _step(self, q: Any, owned: int, time: Any, loads: list[Any], in_steps: bool) -> Any:
+        """A step of owner ``q``, ``owned`` of the owners together, and its sums over states."""
+        k = owned % self.plan.items_per_thread
         stmts: list[Any] = []
         for old, items_of_old in self.sent:
 
@@ -240,7 +238,7 @@ class Walk(WalkRegisters):
             stmts.append(self.set_sum(cell, tirx.const(0, tir.dtype_of(cell))))
         stmts += [self._loop(part, k, time, in_steps) for part in self.split.loops]
         for number, cell in enumerate(self.split.sums):
-            stmts.append(self.sums.hold(number, place, self.replica.instantiate(cell)))
+            stmts.append(self.sums.hold(number, owned, self.replica.instantiate(cell)))
         return tir.seq([*loads, step(tir.seq(stmts))])
 
     def _of_owner(self, value: Any, q: Any) -> Any:

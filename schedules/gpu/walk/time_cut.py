@@ -14,8 +14,6 @@ from tvm_scan.schedules.gpu.shared.walk_layout import walk_steps
 if TYPE_CHECKING:
     from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 
-__all__ = ["TimeCut"]
-
 
 class TimeCut:
     """``plan.chunks`` chunks of equal length, a multiple of ``walk_steps``; the last is shorter.

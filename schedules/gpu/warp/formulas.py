@@ -20,13 +20,11 @@ from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.machine.terms import checked
 
-__all__ = ["Formulas", "cheaper", "own", "watched"]
-
 #: What has ``combine`` and ``apply`` for the elements of an algebra.
 Formulas = Callable[[Algebra], Any]
 
 
-def own(algebra: Algebra) -> Algebra:
+def exact(algebra: Algebra) -> Algebra:
     """The formulas that are exact wherever the loop is."""
     return algebra
 
@@ -71,14 +69,14 @@ def with_care(
         What comes before ``make`` the second time.
     """
     if not watched(recurrence, level):
-        return make(own)
+        return make(exact)
     every: Any = None
     for number, group, plain in _watched_groups(recurrence, level):
-        for made in results:
-            if isinstance(made, Elements):
-                values = made.load(number, [], [])
+        for result in results:
+            if isinstance(result, Elements):
+                values = result.load(number, [], [])
             else:
-                values = tuple(made.get_carry(c, []) for c in group.carries)
+                values = tuple(result.get_carry(c, []) for c in group.carries)
             held = plain.intact(values)
             every = held if every is None else tirx.And(every, held)
-    return checked(make(cheaper), every, tir.seq([again, make(own)]))
+    return checked(make(cheaper), every, tir.seq([again, make(exact)]))

@@ -12,8 +12,6 @@ from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.sizes import element_parts
 from tvm_scan.schedules.gpu.thread.banks import WARP
 
-__all__ = ["SHUFFLES", "can_shuffle", "shuffled", "takes_warp_tree"]
-
 #: Kinds of shuffles of the tree.
 SHUFFLES = ("", "_up")
 _ALL = 0xFFFFFFFF

@@ -29,10 +29,8 @@ from tvm_scan.schedules.common.sizes import element_parts
 from tvm_scan.schedules.gpu.thread.banks import WARP
 from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden, parity
 from tvm_scan.schedules.gpu.thread.block_tree import BlockTree
-from tvm_scan.schedules.gpu.warp.formulas import Formulas, own, watched, with_care
+from tvm_scan.schedules.gpu.warp.formulas import Formulas, exact, watched, with_care
 from tvm_scan.schedules.gpu.warp.shuffles import shuffled
-
-__all__ = ["WarpTree", "in_turn", "is_ahead", "selects"]
 
 #: Parts of an element that are selected, not branched over.
 _SELECTED = 4
@@ -84,11 +82,11 @@ class WarpTree(BlockTree):
     def buffers_of(self, levels: range) -> list[Var]:
         """Buffers of the tree that scans of some levels use."""
         recurrence, ahead = self.replica.recurrence, [n for n in levels if self._is_ahead(n)]
-        kept = [self.unchanged[level] for level in levels if watched(recurrence, level)]
+        unchanged = [self.unchanged[level] for level in levels if watched(recurrence, level)]
         carries = [self.before_warp, self.before, self.after]
         return [
             *super().buffers_of(levels),
-            *(buffer for elements in kept for buffer in elements.buffers),
+            *(buffer for elements in unchanged for buffer in elements.buffers),
             *(buffer for replica in carries for buffer in replica.states_of(ahead)),
         ]
 
@@ -180,12 +178,12 @@ class WarpTree(BlockTree):
         stmts.append(self._keep_total(level, mine, number))
         if not self._in_turn(level):
             return [*stmts, *self._scan_totals(level, total, number)]
-        return [*stmts, all_wait(), hidden(self._folded(level, total, number))]
+        return [*stmts, all_wait(), hidden(self._reduced(level, total, number))]
 
     def _each_warp(self) -> list[Any]:
         return [int_const(warp, self.warp) for warp in range(self.warps)]
 
-    def _folded(self, level: int, total: Elements, number: Any) -> Any:
+    def _reduced(self, level: int, total: Elements, number: Any) -> Any:
         """The totals of the warps, one after another."""
         shared = self.shared[level]
 
@@ -242,10 +240,10 @@ class WarpTree(BlockTree):
             return tir.seq(stmts)
 
         if not watched(recurrence, level):
-            return [through(own)]
-        kept = self.unchanged[level]
-        again = copy(mine, [], kept, [])
-        return [copy(kept, [], mine, []), with_care(recurrence, level, through, [mine], again)]
+            return [through(exact)]
+        unchanged = self.unchanged[level]
+        again = copy(mine, [], unchanged, [])
+        return [copy(unchanged, [], mine, []), with_care(recurrence, level, through, [mine], again)]
 
     def _exclusive(self, mine: Elements, left: Elements) -> list[Any]:
         """Make the inclusive prefixes of a warp exclusive."""
@@ -267,7 +265,7 @@ class WarpTree(BlockTree):
         return self.replica.for_each_element(source.level, of_cell)
 
     def _combine(
-        self, left: Elements, mine: Elements, condition: Any, formulas: Formulas = own
+        self, left: Elements, mine: Elements, condition: Any, formulas: Formulas = exact
     ) -> Any:
         """``mine = left`` followed by ``mine``, where a condition on the thread holds.
 

@@ -6,6 +6,7 @@ import json
 import os
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import tvm
 from tvm import tirx
@@ -16,6 +17,7 @@ from tests.support.cusim import _toolchain
 from tests.support.drivers.amdgpu import without_tools
 from tests.support.environment import cache_folder
 from tvm_scan.schedules.launch import Driver, Program, program, run
+from tvm_scan.schedules.launch.program import Array, Kernel
 
 __all__ = ["Driver", "emit", "run"]
 
@@ -30,7 +32,17 @@ def emit(func: tirx.PrimFunc, target: Target) -> Program:
             emitted = program.emit(func, target, form=form)
         _toolchain.publish(json.dumps(emitted.as_data()).encode(), path)
     os.utime(path)
-    return Program.from_data(json.loads(path.read_text()))
+    return _program(json.loads(path.read_text()))
+
+
+def _program(data: dict[str, Any]) -> Program:
+    """Read what ``Program.as_data`` wrote."""
+    kernels = {
+        name: Kernel(**{**kernel, "parameters": tuple(kernel["parameters"])})
+        for name, kernel in data["kernels"].items()
+    }
+    arrays = [Array(**{**a, "shape": tuple(a["shape"])}) for a in data["parameters"]]
+    return Program(tuple(arrays), kernels, tuple(data["steps"]))
 
 
 @lru_cache(maxsize=1)

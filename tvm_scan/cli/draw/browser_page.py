@@ -7,8 +7,6 @@ from html import escape
 
 from tvm_scan.cli.draw.page import document
 
-__all__ = ["render"]
-
 _HEADS = ("steps", "loop, ms", "WebGPU, ms", "error", "")
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from tvm_scan.cli.draw.page import document, table
 
-__all__ = ["render"]
-
 
 def render(name: str, manifest: dict[str, Any], notes: list[str]) -> str:
     """The page as text.

@@ -8,8 +8,6 @@ from tvm_scan.cli.draw.equation import number
 from tvm_scan.delta_rule import DeltaRule, Term
 from tvm_scan.text import as_text
 
-__all__ = ["describe_rule", "rule_lines"]
-
 
 def describe_rule(rule: DeltaRule) -> dict[str, Any]:
     """Return a delta rule as plain data."""

@@ -9,8 +9,6 @@ from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.recurrence import Carry, Group
 from tvm_scan.text import as_text
 
-__all__ = ["describe", "equations", "lane_counts", "number"]
-
 
 def number(extent: Any) -> str:
     """An extent for people: ``5000``, not ``T.int64(5000)``."""

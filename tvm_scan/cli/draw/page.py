@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-__all__ = ["document", "table"]
-
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --soft: #52606d; --line: #d9e2ec; --page: #fff;
   --card: #f5f7fa; --c1: #2b6cb0; --c2: #c05621; --c3: #2f855a; --c4: #9aa5b1; }

@@ -8,8 +8,6 @@ from html import escape
 from itertools import chain, repeat
 from math import ceil, floor, log10
 
-__all__ = ["Axis", "Series", "chart"]
-
 _WIDTH, _HEIGHT = 560, 320
 #: Room around the axes for text of twice its size: on a narrow page the drawing is half as large.
 _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 22, 40, 66
@@ -76,7 +74,9 @@ def chart(title: str, across: Axis, up: Axis, series: Sequence[Series]) -> str:
     left = max(_LEFT, 8 + _CHARACTER * max((len(shown) for _, shown in rows), default=0))
     xs = _Scale([x for s in series for x, _ in s.points], across.log, left, _WIDTH - _RIGHT)
     keys = "".join(
-        f'<span class="key b{one.colour}">{escape(one.name)}</span>' for one in series if one.name
+        f'<span class="key b{line.colour}">{escape(line.name)}</span>'
+        for line in series
+        if line.name
     )
     parts = [
         f'<figure class="chart"><p class="legend">{keys}</p>',
@@ -98,22 +98,22 @@ def chart(title: str, across: Axis, up: Axis, series: Sequence[Series]) -> str:
         f"{escape(across.label)}</text>"
     )
     parts.append(f'<text x="2" y="{_TOP - 18}">{escape(up.label)}</text>')
-    for one in series:
-        parts.extend(_drawn(one, xs, ys))
+    for each in series:
+        parts.extend(_drawn(each, xs, ys))
     return "\n".join([*parts, "</svg></figure>"])
 
 
-def _drawn(one: Series, xs: _Scale, ys: _Scale) -> list[str]:
-    points = [(xs.at(x), ys.at(y)) for x, y in one.points]
-    if one.kind == "dots":
+def _drawn(line: Series, xs: _Scale, ys: _Scale) -> list[str]:
+    points = [(xs.at(x), ys.at(y)) for x, y in line.points]
+    if line.kind == "dots":
         out = []
-        labels, marks = chain(one.labels, repeat("")), chain(one.marks, repeat(""))
+        labels, marks = chain(line.labels, repeat("")), chain(line.marks, repeat(""))
         for (x, y), label, mark in zip(points, labels, marks, strict=False):
             tip = f"<title>{escape(label)}</title>" if label else ""
             out.append(
-                f'<circle class="c{one.colour}" cx="{x:.1f}" cy="{y:.1f}" r="5">{tip}</circle>'
+                f'<circle class="c{line.colour}" cx="{x:.1f}" cy="{y:.1f}" r="5">{tip}</circle>'
             )
-            if one.marks:
+            if line.marks:
                 end = x > _WIDTH - 60
                 out.append(
                     f'<text class="small" x="{x + (-9 if end else 9):.1f}" y="{y + 5:.1f}" '
@@ -124,8 +124,8 @@ def _drawn(one: Series, xs: _Scale, ys: _Scale) -> list[str]:
         return []
     path = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
     for x, y in points[1:]:
-        path += f"H{x:.1f}V{y:.1f}" if one.kind == "steps" else f"L{x:.1f} {y:.1f}"
-    return [f'<path class="l{one.colour}" d="{path}"/>']
+        path += f"H{x:.1f}V{y:.1f}" if line.kind == "steps" else f"L{x:.1f} {y:.1f}"
+    return [f'<path class="l{line.colour}" d="{path}"/>']
 
 
 class _Scale:

@@ -10,8 +10,6 @@ from tvm_scan.cli.draw.page import document, table
 from tvm_scan.cli.draw.plot import Axis, Series, chart
 from tvm_scan.meta.measure.duration import duration
 
-__all__ = ["Function", "Report", "Trial", "render"]
-
 #: For the pictures of trees, whose own colours are those of a light page; the card is behind them.
 _TREE_STYLE = (
     ".page { fill: none; } @media (prefers-color-scheme: dark) { text { fill: #e4e7eb; } "
@@ -104,7 +102,7 @@ def render(report: Report) -> str:
     str
         HTML.
     """
-    count = sum(len(one.trials) for one in report.functions)
+    count = sum(len(function.trials) for function in report.functions)
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     parts = [
         "<h1>Tuning records</h1>",
@@ -115,11 +113,11 @@ def render(report: Report) -> str:
         "<h2>Roofline</h2>",
         _roofline(report),
         "<h2>Searches</h2>",
-        f'<div class="cards">{"".join(_search(one) for one in report.functions)}</div>',
+        f'<div class="cards">{"".join(_search(function) for function in report.functions)}</div>',
         "<h2>Trees</h2>",
-        *(_trees(one) for one in report.functions),
+        *(_trees(function) for function in report.functions),
         "<h2>Records</h2>",
-        "".join(_records(one) for one in report.functions),
+        "".join(_records(function) for function in report.functions),
     ]
     if report.passed:
         rows = [[f"<code>{escape(name)}</code>", escape(why)] for name, why in report.passed]
@@ -127,8 +125,8 @@ def render(report: Report) -> str:
     return document(f"tvm_scan: {report.folder}", parts)
 
 
-def _label(one: Function) -> str:
-    return f"{one.name} {one.shapes}"
+def _label(function: Function) -> str:
+    return f"{function.name} {function.shapes}"
 
 
 def _summary(functions: list[Function]) -> str:
@@ -145,22 +143,26 @@ def _summary(functions: list[Function]) -> str:
     ]
     heads += ["against default", "GB/s", "best plan"]
     rows = []
-    for number, one in enumerate(functions, 1):
-        best = one.best.seconds
-        times = ["" if t is None else duration(t) for t in (one.loop, one.default, best)]
-        gains = ["" if t is None else f"{t / best:.2f}x" for t in (one.loop, one.default)]
-        speed = f"{one.bytes / best / 1e9:.1f}"
-        names = [f'<span class="name">{escape(one.name)}</span>']
-        names += [escape(text) for text in (one.shapes, one.target)]
-        plan = f"<code>{escape(one.best.plan)}</code>"
-        rows.append([str(number), *names, str(len(one.trials)), *times, *gains, speed, plan])
+    for number, function in enumerate(functions, 1):
+        best = function.best.seconds
+        times = ["" if t is None else duration(t) for t in (function.loop, function.default, best)]
+        gains = ["" if t is None else f"{t / best:.2f}x" for t in (function.loop, function.default)]
+        speed = f"{function.bytes / best / 1e9:.1f}"
+        names = [f'<span class="name">{escape(function.name)}</span>']
+        names += [escape(text) for text in (function.shapes, function.target)]
+        plan = f"<code>{escape(function.best.plan)}</code>"
+        rows.append([str(number), *names, str(len(function.trials)), *times, *gains, speed, plan])
     return table(heads, rows, tuple(range(4, 11)))
 
 
 def _roofline(report: Report) -> str:
-    shown = [(i, one) for i, one in enumerate(report.functions, 1) if one.flops and one.bytes]
+    shown = [
+        (i, function)
+        for i, function in enumerate(report.functions, 1)
+        if function.flops and function.bytes
+    ]
     points = [(f.flops / f.bytes, f.flops / f.best.seconds / 1e9) for _, f in shown]
-    labels = [f"{_label(one)}: {one.best.plan}" for _, one in shown]
+    labels = [f"{_label(function)}: {function.best.plan}" for _, function in shown]
     marks = [str(number) for number, _ in shown]
     if not points:
         return "<p>No function has operations on floats.</p>"
@@ -185,39 +187,39 @@ def _roofline(report: Report) -> str:
     return f'<p>{text}</p><div class="card plot">{drawn}</div>'
 
 
-def _search(one: Function) -> str:
-    dots = [(i, trial.seconds * 1e6) for i, trial in enumerate(one.trials, 1)]
+def _search(function: Function) -> str:
+    dots = [(i, trial.seconds * 1e6) for i, trial in enumerate(function.trials, 1)]
     best = [(i, min(y for _, y in dots[:i])) for i, _ in dots]
-    series = [Series("record", dots, "dots", 4, [trial.plan for trial in one.trials])]
+    series = [Series("record", dots, "dots", 4, [trial.plan for trial in function.trials])]
     series.append(Series("best so far", best, "steps", 1))
-    for name, value, colour in (("loop", one.loop, 2), ("default plan", one.default, 3)):
+    for name, value, colour in (("loop", function.loop, 2), ("default plan", function.default, 3)):
         if value is not None:
             flat = [(1.0, value * 1e6), (float(max(2, len(dots))), value * 1e6)]
             series.append(Series(name, flat, "line", colour))
-    drawn = chart(f"Search of {_label(one)}", Axis("record"), Axis("us", log=True), series)
-    return f'<div class="card plot"><h3>{escape(_label(one))}</h3>{drawn}</div>'
+    drawn = chart(f"Search of {_label(function)}", Axis("record"), Axis("us", log=True), series)
+    return f'<div class="card plot"><h3>{escape(_label(function))}</h3>{drawn}</div>'
 
 
-def _trees(one: Function) -> str:
+def _trees(function: Function) -> str:
     pictures = []
-    for tree in one.trees:
+    for tree in function.trees:
         text = tree.replace("</style>", f"{_TREE_STYLE}</style>", 1)
         data = base64.b64encode(text.encode()).decode()
-        words = escape(f"Tree of {_label(one)}: {one.best.plan}", quote=True)
+        words = escape(f"Tree of {_label(function)}: {function.best.plan}", quote=True)
         pictures.append(f'<img alt="{words}" src="data:image/svg+xml;base64,{data}">')
-    title = f"<h3>{escape(_label(one))}</h3>"
+    title = f"<h3>{escape(_label(function))}</h3>"
     # Text keeps its size: on a narrow page a picture is moved sideways, by the keyboard, too.
     shown = "".join(f'<div tabindex="0">{picture}</div>' for picture in pictures)
     return f'<div class="card tree">{title}{shown}</div>'
 
 
-def _records(one: Function) -> str:
+def _records(function: Function) -> str:
     rows = []
-    for trial in sorted(one.trials, key=lambda trial: trial.seconds):
-        gain = "" if one.loop is None else f"{one.loop / trial.seconds:.2f}x"
+    for trial in sorted(function.trials, key=lambda trial: trial.seconds):
+        gain = "" if function.loop is None else f"{function.loop / trial.seconds:.2f}x"
         plan, record = (f"<code>{escape(t)}</code>" for t in (trial.plan, trial.record[:8]))
         rows.append(
             [record, duration(trial.seconds), gain, plan, escape(trial.date), escape(trial.host)]
         )
     shown = table(["record", "time", "against loop", "plan", "date", "host"], rows, (1, 2))
-    return f"<details><summary>{escape(_label(one))}: {len(rows)}</summary>{shown}</details>"
+    return f"<details><summary>{escape(_label(function))}: {len(rows)}</summary>{shown}</details>"

@@ -16,15 +16,13 @@ from tvm_scan.schedules.picture import (
     VectorScan,
 )
 
-__all__ = ["tree_svg"]
-
 _COLUMN, _ROW, _LEFT, _TOP = 84, 64, 150, 96
 _SHOWN = 8
 _STYLE = """
 text { font: 14px system-ui, sans-serif; fill: #1f2933; }
 .small { font-size: 12px; fill: #52606d; }
 .title { font-size: 17px; font-weight: 600; }
-.stage { font-weight: 600; }
+.level { font-weight: 600; }
 line { stroke: #9aa5b1; stroke-width: 1.5; }
 .box { fill: #e8f1fb; stroke: #3b76b8; stroke-width: 1.5; }
 .combine { fill: #3b76b8; }
@@ -119,7 +117,7 @@ def _x(column: int) -> float:
 
 def _block_tree(canvas: _Canvas, tree: Tree, y: float) -> float:
     shown = min(tree.threads, _SHOWN)
-    canvas.text(24, y + 22, "reduce", "stage")
+    canvas.text(24, y + 22, "reduce", "level")
     for i in range(shown):
         canvas.box(_x(i) - 36, y, 72, f"{tree.items} steps")
         canvas.text(_x(i) - 24, y - 6, f"thread {i}", "small")
@@ -128,8 +126,8 @@ def _block_tree(canvas: _Canvas, tree: Tree, y: float) -> float:
     tops = [y + 34.0] * shown
     y += 34 + _ROW * 0.8
     drawn = _blelloch if tree.kind == "blelloch" else _doubling
-    y = drawn(canvas, shown, tops, y)
-    canvas.text(24, y, "replay", "stage")
+    y = drawn(canvas, tree.threads, tops, y)
+    canvas.text(24, y, "replay", "level")
     for i in range(shown):
         canvas.line(_x(i), tops[i], _x(i), y - 22)
         canvas.box(_x(i) - 36, y - 22, 72, f"{tree.items} steps")
@@ -145,7 +143,7 @@ def _block_tree(canvas: _Canvas, tree: Tree, y: float) -> float:
 def _vector(canvas: _Canvas, vector: VectorScan, y: float) -> float:
     """The cells of a vector of time, each with its steps, and the levels of their scan."""
     shown, run = min(vector.cells, _SHOWN), vector.run
-    canvas.text(24, y + 22, "vector", "stage")
+    canvas.text(24, y + 22, "vector", "level")
     for i in range(shown):
         steps = f"t+{i * run}" if run == 1 else f"t+{i * run}…{i * run + run - 1}"
         canvas.box(_x(i) - 38, y, 76, steps)
@@ -153,8 +151,8 @@ def _vector(canvas: _Canvas, vector: VectorScan, y: float) -> float:
     if vector.cells > shown:
         canvas.text(_x(shown) - 30, y + 22, f"… {vector.cells} cells")
     tops = [y + 34.0] * shown
-    y = _doubling(canvas, shown, tops, y + 34 + _ROW * 0.8)
-    canvas.text(24, y, "carry", "stage")
+    y = _doubling(canvas, vector.cells, tops, y + 34 + _ROW * 0.8)
+    canvas.text(24, y, "carry", "level")
     for i in range(shown):
         canvas.line(_x(i), tops[i], _x(i), y)
     canvas.text(_x(0) - 36, y + 22, "Every cell begins with the carry before the vector.", "small")
@@ -165,7 +163,7 @@ def _vector(canvas: _Canvas, vector: VectorScan, y: float) -> float:
 
 def _tile(canvas: _Canvas, lanes: int, y: float) -> float:
     """Rows of lanes in memory, and the same cells as vectors of lanes."""
-    canvas.text(24, y + 22, "memory", "stage")
+    canvas.text(24, y + 22, "memory", "level")
     canvas.text(_x(5) - 36, y - 6, "registers: a vector for each step", "small")
     canvas.text(_x(0) - 36, y - 6, "a row for each lane, along time", "small")
     for row in range(3):
@@ -173,17 +171,19 @@ def _tile(canvas: _Canvas, lanes: int, y: float) -> float:
         for column in range(3):
             canvas.box(_x(column) - 36, top, 72, f"h{row},{column}")
             canvas.box(_x(column + 5) - 36, top, 72, f"h{column},{row}")
-    canvas.line(_x(2) + 44, y + 61, _x(5) - 44, y + 61)
+    canvas.line(_x(2) + 44, y + 61, _x(5) - 52, y + 61)
+    canvas.text(_x(5) - 56, y + 66, "▶", "small")
     canvas.text(_x(3) - 20, y + 52, "transposed", "small")
     canvas.text(_x(0) - 36, y + 154, f"{lanes} lanes in a tile", "small")
     return y + 160
 
 
-def _blelloch(canvas: _Canvas, shown: int, tops: list[float], y: float) -> float:
+def _blelloch(canvas: _Canvas, _: int, tops: list[float], y: float) -> float:
     """Upsweep and downsweep from ``y`` on; the lines begin at ``tops``, which move on."""
+    shown = len(tops)
     levels = shown.bit_length() - 1
     for level in range(levels):
-        canvas.text(24, y + 5, "upsweep" if level == 0 else "", "stage")
+        canvas.text(24, y + 5, "upsweep" if level == 0 else "", "level")
         span = 2 << level
         for node in range(span - 1, shown, span):
             low = node - span // 2
@@ -193,14 +193,14 @@ def _blelloch(canvas: _Canvas, shown: int, tops: list[float], y: float) -> float
             tops[node] = y
         y += _ROW
     last = shown - 1
-    canvas.text(24, y + 5, "root", "stage")
+    canvas.text(24, y + 5, "root", "level")
     canvas.line(_x(last), tops[last], _x(last), y)
     canvas.dot(_x(last), y, "identity")
     canvas.text(_x(last) + 16, y + 5, "identity; the sum is the tile's element", "small")
     tops[last] = y
     y += _ROW
     for level in reversed(range(levels)):
-        canvas.text(24, y + 5, "downsweep" if level == levels - 1 else "", "stage")
+        canvas.text(24, y + 5, "downsweep" if level == levels - 1 else "", "level")
         span = 2 << level
         for node in range(span - 1, shown, span):
             low = node - span // 2
@@ -214,11 +214,11 @@ def _blelloch(canvas: _Canvas, shown: int, tops: list[float], y: float) -> float
     return y
 
 
-def _doubling(canvas: _Canvas, shown: int, tops: list[float], y: float) -> float:
-    """Levels of a scan by doubling distances, then a look at the thread to the left."""
-    distance = 1
+def _doubling(canvas: _Canvas, count: int, tops: list[float], y: float) -> float:
+    """Levels of a scan of ``count`` by doubling distances, drawn for as many as have tops."""
+    shown, distance = len(tops), 1
     while distance < shown:
-        canvas.text(24, y + 5, f"distance {distance}", "stage")
+        canvas.text(24, y + 5, f"distance {distance}", "level")
         before = list(tops)
         for i in range(distance, shown):
             canvas.line(_x(i - distance), before[i - distance], _x(i), y)
@@ -226,6 +226,12 @@ def _doubling(canvas: _Canvas, shown: int, tops: list[float], y: float) -> float
             canvas.dot(_x(i), y, "combine")
             tops[i] = y
         distance *= 2
+        y += _ROW
+    if distance < count:
+        last = 1 << ((count - 1).bit_length() - 1)
+        to = f" to {last}" if last > distance else ""
+        canvas.text(24, y + 5, f"distance {distance}{to}", "level")
+        canvas.text(_x(shown) - 30, y + 5, "…")
         y += _ROW
     return y
 
@@ -236,7 +242,7 @@ def _chunks(canvas: _Canvas, count: int, top: float) -> float:
     y = top
     for label, row in rows:
         y = top + row * _ROW * 1.5
-        canvas.text(24, y + 22, label, "stage")
+        canvas.text(24, y + 22, label, "level")
         for i in range(shown):
             if row == 1:
                 canvas.dot(_x(i), y + 17, "combine")
@@ -260,7 +266,7 @@ def _serial(canvas: _Canvas, who: str, length: str, top: float) -> float:
     y = top
     for lane in range(3):
         y = top + lane * _ROW
-        canvas.text(24, y + 22, f"{who} {lane}", "stage")
+        canvas.text(24, y + 22, f"{who} {lane}", "level")
         for step in range(5):
             label = ("t = 0", "1", "2", "…", f"{length} - 1")[step]
             canvas.box(_x(step) - 36, y, 72, label)

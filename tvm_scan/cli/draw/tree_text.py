@@ -14,8 +14,6 @@ from tvm_scan.schedules.picture import (
     VectorScan,
 )
 
-__all__ = ["tree_text"]
-
 #: Threads or cells, and chunks, that fit into 80 columns.
 _SHOWN, _CHUNKS = 8, 6
 

@@ -10,8 +10,6 @@ from tvm_scan._files import replacing
 from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.cli.support.paths import check_file
 
-__all__ = ["largest_error", "read_npz", "write_npz"]
-
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Arrays of an .npz file by name.

@@ -12,8 +12,6 @@ import hashlib
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Asked", "asked_of"]
-
 _LIBRARY = Path(__file__).parents[2] / "library"
 #: Builtins whose value follows from their arguments.
 _PURE = frozenset({"abs", "bool", "float", "int", "len", "max", "min", "range"})
@@ -75,11 +73,11 @@ def _functions(text: bytes) -> list[str]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return []
-    functions = [one for one in tree.body if isinstance(one, ast.FunctionDef)]
-    names = [one.name for one in functions]
+    functions = [statement for statement in tree.body if isinstance(statement, ast.FunctionDef)]
+    names = [function.name for function in functions]
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     closed = (
-        all(_is_closed(one) for one in tree.body)
+        all(_is_closed(statement) for statement in tree.body)
         and len(set(names)) == len(names)
         and b"global_symbol" not in text  # a name that is not the function's
         and not used & (set(dir(builtins)) | {"__file__"}) - _PURE
@@ -93,7 +91,8 @@ def _is_closed(statement: ast.stmt) -> bool:
         return statement.module in ("tvm.script", "__future__") and not statement.level
     if isinstance(statement, ast.FunctionDef):
         return [
-            getattr(getattr(one, "func", one), "attr", "") for one in statement.decorator_list
+            getattr(getattr(decorator, "func", decorator), "attr", "")
+            for decorator in statement.decorator_list
         ] == ["prim_func"]
     if isinstance(statement, ast.Assign):
         return not any(isinstance(node, ast.Call) for node in ast.walk(statement.value))

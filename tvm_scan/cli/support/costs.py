@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["cost_lines"]
-
 _TIME = ("us, were nothing else to be waited for", 1e6)
 #: What the numbers of a cost are, and what they are multiplied by.
 _UNITS = {

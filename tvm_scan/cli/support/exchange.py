@@ -10,8 +10,6 @@ from tvm_scan.cli.support.terminal import print_json
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.store.database import RecordStore
 
-__all__ = ["change"]
-
 
 def change(folder: Path, what: str, work: Callable[[], int], as_json: bool) -> None:
     """Run ``work``, and print the number that it returns as ``what``, and how many are left."""

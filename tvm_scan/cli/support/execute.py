@@ -19,8 +19,6 @@ from tvm_scan.cli.support.load import missing_device
 from tvm_scan.cuda_math import build
 from tvm_scan.schedules.machine.device import device_of
 
-__all__ = ["Bound", "bind", "interleaved_medians", "interleaved_samples", "prepare"]
-
 
 @dataclass(frozen=True, eq=False)
 class Bound:

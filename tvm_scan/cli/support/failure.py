@@ -1,16 +1,5 @@
 """The error of a command that cannot do its work: one sentence, the fix, an exit code."""
 
-__all__ = [
-    "BAD_INPUT",
-    "INTERRUPTED",
-    "MACHINES_GONE",
-    "NO_RECORD",
-    "REFUSED",
-    "UNHEALTHY",
-    "WRONG_RESULT",
-    "CommandError",
-]
-
 WRONG_RESULT = 1
 UNHEALTHY = 1
 BAD_INPUT = 2

@@ -26,23 +26,6 @@ from tvm_scan.schedules.choose.arguments import check_fits
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.machine.device import DEVICES, device_of
 
-__all__ = [
-    "EXAMPLE_SIZES",
-    "USUAL_SIZES",
-    "Choice",
-    "Choose",
-    "check_no_options",
-    "find_loop",
-    "load_file",
-    "load_func",
-    "load_module",
-    "make_target",
-    "missing_device",
-    "plan_for",
-    "read_plan",
-    "schedule",
-]
-
 Choose = Callable[[TimeLoop, Target], ScanPlan]
 
 #: Sizes of a recurrence of the library where none are given, and those of most.

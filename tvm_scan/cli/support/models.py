@@ -16,8 +16,6 @@ from tvm_scan.cli.support.load import load_module
 from tvm_scan.cli.support.paths import check_file
 from tvm_scan.errors import ScanError
 
-__all__ = ["import_model", "noted", "timed_step"]
-
 _Result = TypeVar("_Result")
 
 

@@ -7,20 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = [
-    "DATABASE",
-    "Database",
-    "Dtype",
-    "Folder",
-    "Json",
-    "Name",
-    "Plan",
-    "Shape",
-    "Svg",
-    "Target",
-    "What",
-]
-
 #: Where records are kept if nothing else is said.
 DATABASE = Path("tvm_scan_records")
 

@@ -23,8 +23,6 @@ from tvm_scan.errors import ScanError
 from tvm_scan.library import LIBRARY
 from tvm_scan.schedules.analysis import analyse
 
-__all__ = ["write_page"]
-
 
 def write_page(
     what: str,
@@ -80,7 +78,10 @@ def write_page(
             choice = Choice(target) if plan is None else read_plan(plan)
             content = timed_step(f"compiling {what}", lambda: of_function(function, target, choice))
             recurrences = analyse(function).recurrences
-            chosen, lines = str(choice), [line for one in recurrences for line in equations(one)]
+            chosen, lines = (
+                str(choice),
+                [line for recurrence in recurrences for line in equations(recurrence)],
+            )
         index = render(content.name, lines, content.families, chosen)
         path = write_folder(output, content, target, chosen, index)
     except ScanError as error:

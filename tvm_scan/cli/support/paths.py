@@ -6,8 +6,6 @@ from pathlib import Path
 
 from tvm_scan.cli.support.failure import CommandError
 
-__all__ = ["MODELS", "check_database", "check_file", "check_folder", "check_program"]
-
 #: Endings of model files that are no Python text.
 MODELS = (".pt2", ".onnx")
 

@@ -13,8 +13,6 @@ from tvm_scan.cli.support.load import find_loop, load_func
 from tvm_scan.cli.support.paths import MODELS
 from tvm_scan.library import LIBRARY
 
-__all__ = ["is_model", "load_program"]
-
 
 def load_program(
     what: str, name: str | None, shape: str | None, dtype: str, target: Any = None

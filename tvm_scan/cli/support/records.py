@@ -11,8 +11,6 @@ from tvm_scan.errors import ScanError
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
 
-__all__ = ["find_entry", "none_for", "open_store"]
-
 
 def open_store(folder: Path) -> RecordStore:
     """A database that can be read.

@@ -19,8 +19,6 @@ from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.replay import replay_record
 from tvm_scan.schedules.machine.device import device_of
 
-__all__ = ["rerun_records"]
-
 Row = dict[str, Any]
 
 

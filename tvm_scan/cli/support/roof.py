@@ -9,8 +9,6 @@ import tvm
 from tvm.script import tirx as T
 from tvm.target import Target
 
-__all__ = ["measured_roof"]
-
 _ROWS, _COLUMNS = 64, 1 << 18
 _SIDE = 1024
 

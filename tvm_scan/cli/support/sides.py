@@ -20,8 +20,6 @@ from tvm_scan.meta.measure.check import Case, compare
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.nearest import tuned_function
 
-__all__ = ["Row", "Side", "measure_sides", "side_of"]
-
 _LOOP, _DEFAULT = "loop", "default"
 
 

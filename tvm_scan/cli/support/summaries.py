@@ -11,8 +11,6 @@ from tvm_scan.cli.support.failure import BAD_INPUT, NO_RECORD, CommandError
 from tvm_scan.cli.support.paths import check_database
 from tvm_scan.meta.store.summary import Summary, read_summaries
 
-__all__ = ["Listing", "by_id", "one_of", "read_listing", "row_of"]
-
 
 class _Named(Protocol):
     @property

@@ -9,8 +9,6 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["print_json", "print_table", "print_wrapped", "visible"]
-
 
 def visible(text: Any) -> str:
     """Text from a file or a name, with what would steer a terminal written as its escape.
@@ -70,11 +68,8 @@ def print_table(
     columns: Iterable[str],
     rows: Iterable[Iterable[Any]],
     *,
-    title: str | None = None,
-    caption: str | None = None,
-    whole: Iterable[str] = (),
+    title: str = "",
     right: Iterable[str] = (),
-    plain: bool = False,
 ) -> None:
     """Print a table whose cells are text: nothing in them is markup.
 
@@ -84,24 +79,21 @@ def print_table(
         Heads.
     rows : iterable of iterable
         Cells.
-    title, caption : str, optional
-        Above and below it.
-    whole : iterable of str
-        Columns that are never folded.
+    title : str, optional
+        Above it.
     right : iterable of str
         Columns of numbers.
-    plain : bool
-        Whether to leave the frame out.
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    about = {"title": title and Text(visible(title)), "caption": caption and Text(caption)}
-    table = Table(box=None, pad_edge=False) if plain else Table(**about)  # type: ignore[arg-type]
+    if title:
+        print_wrapped(visible(title), 6)
+    table = Table(box=None, pad_edge=False)
     for name in columns:
         side = "right" if name in right else "left"
-        table.add_column(name, overflow="fold", no_wrap=name in whole, justify=side)  # type: ignore[arg-type]
+        table.add_column(name, overflow="fold", justify=side)  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
     Console(markup=False, highlight=False, emoji=False).print(table)

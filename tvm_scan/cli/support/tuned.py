@@ -12,8 +12,6 @@ from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.shipped import machine_key
 from tvm_scan.schedules.machine.machine import Machine
 
-__all__ = ["functions_of"]
-
 
 def functions_of(entries: list[Entry]) -> list[Function]:
     """The functions of records, each with its trials, by name."""
@@ -21,7 +19,7 @@ def functions_of(entries: list[Entry]) -> list[Function]:
     for entry in entries:
         groups.setdefault((canonical(entry.func)[0], str(entry.target)), []).append(entry)
     functions = [_function(group) for group in groups.values()]
-    return sorted(functions, key=lambda one: (one.name, one.shapes, one.target))
+    return sorted(functions, key=lambda function: (function.name, function.shapes, function.target))
 
 
 def _function(group: list[Entry]) -> Function:

@@ -11,8 +11,6 @@ from tvm.ir import Op
 from tvm_scan.relax.uses import uses_in
 from tvm_scan.tir import VarMap, substitute
 
-__all__ = ["Dataflow"]
-
 
 class Dataflow:
     """Bindings of one function; those outside of dataflow blocks are not offered."""

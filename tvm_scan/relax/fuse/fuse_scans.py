@@ -36,8 +36,6 @@ from tvm_scan.schedules import ScanPlan, parallelize
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.default import decide
 
-__all__ = ["FuseScans"]
-
 _LOG = logging.getLogger("tvm_scan")
 #: Steps of all lanes up to which fusing into a sequential loop pays for the call it saves; longer
 #: ones are up to 9 % faster behind an elementwise loop of its own, which has vectors.
@@ -304,7 +302,10 @@ def _likely_plan(target: Target, recurrence: Recurrence) -> ScanPlan | None:
     except PlanError:
         return None
     if decision.chosen.plan.keeps_loop:
-        for one in decision.others:
-            if not one.plan.keeps_loop and one.seconds <= _BY_LITTLE * decision.chosen.seconds:
-                return one.plan
+        for candidate in decision.others:
+            if (
+                not candidate.plan.keeps_loop
+                and candidate.seconds <= _BY_LITTLE * decision.chosen.seconds
+            ):
+                return candidate.plan
     return decision.chosen.plan

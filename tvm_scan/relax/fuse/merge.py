@@ -16,8 +16,6 @@ from tvm_scan.relax.fuse.parameters import rebuilt
 from tvm_scan.relax.fuse.pointwise import Pointwise
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["with_consumer", "with_producer"]
-
 
 def with_producer(
     scan: tirx.PrimFunc, at: int, outputs: int, producer: Pointwise, shared: Sequence[int | None]
@@ -163,7 +161,7 @@ def with_consumer(
         shape, tir.dtype_of(consumer.output), name=_free_name(consumer.output, scan)
     )
 
-    def made(indices: Sequence[Any]) -> Any:
+    def store(indices: Sequence[Any]) -> Any:
         zeros = [tir.zero_like(extent) for extent in shape]
         indices_of_result = [zeros[i] if at is None else indices[at] for i, at in enumerate(where)]
         return tirx.BufferStore(result, value.at(indices_of_result), indices_of_result)
@@ -175,7 +173,7 @@ def with_consumer(
     ]
     first = len(scan.params) - outputs
     ends = [result if p.same_as(old) else p for p in scan.params[first:]]
-    body = last.followed_by(scan.body, made)
+    body = last.followed_by(scan.body, store)
     return rebuilt(scan, [*scan.params[:first], *added, *ends], body, [old])
 
 
@@ -189,17 +187,17 @@ def _unified(theirs: Var, ours: Var) -> tir.VarMap | None:
     if len(left) != len(right) or tir.dtype_of(theirs) != tir.dtype_of(ours):
         return None
     sizes = tir.VarMap()
-    for one, other in zip(left, right, strict=True):
-        if isinstance(one, Var) and one not in sizes:
-            sizes[one] = other
+    for mine, other in zip(left, right, strict=True):
+        if isinstance(mine, Var) and mine not in sizes:
+            sizes[mine] = other
     pairs = [
-        (tir.simplify(tir.substitute(one, sizes)), tir.simplify(other))
-        for one, other in zip(left, right, strict=True)
+        (tir.simplify(tir.substitute(mine, sizes)), tir.simplify(other))
+        for mine, other in zip(left, right, strict=True)
     ]
     # By value: TVMScript writes plain numbers in int32, TVM's operators have int64.
     same = (
-        tir.structurally_equal(one, other) or tir.as_int(one) == tir.as_int(other) is not None
-        for one, other in pairs
+        tir.structurally_equal(mine, other) or tir.as_int(mine) == tir.as_int(other) is not None
+        for mine, other in pairs
     )
     return sizes if all(same) else None
 

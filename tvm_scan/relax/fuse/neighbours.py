@@ -18,8 +18,6 @@ from tvm_scan.relax.fuse.dataflow import Dataflow
 from tvm_scan.relax.fuse.pointwise import Pointwise, composed, pointwise
 from tvm_scan.schedules.common.branches import branches
 
-__all__ = ["Neighbour", "Neighbours", "is_small", "largest", "position", "same_var"]
-
 #: Elements of a scan's largest array for one of an array that may be read or written in another
 #: order than the scan reads it: the copy that would transpose it costs about as much for each.
 _SPREAD = 4

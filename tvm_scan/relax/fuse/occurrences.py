@@ -17,8 +17,6 @@ from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.statements import Condition, Loop, Store
 from tvm_scan.recurrence import Refusal
 
-__all__ = ["Last", "first_reads", "is_read_once", "last_stores"]
-
 
 def _collect(stmts: list[Any], loops: list[Loop], stores: list[tuple[Any, list[Loop]]]) -> None:
     """Every store and condition, with the loops around it."""

@@ -14,8 +14,6 @@ from tvm.s_tir.analysis import get_sblock_access_region
 from tvm_scan import tir
 from tvm_scan.schedules.splice import ensure_blocks
 
-__all__ = ["rebuilt", "with_unit_axes"]
-
 
 def rebuilt(
     scan: tirx.PrimFunc, params: Sequence[Var], body: Any, local: Sequence[Var]

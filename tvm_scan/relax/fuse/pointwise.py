@@ -19,8 +19,6 @@ from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.statements import Loop, Store, without_allocs
 from tvm_scan.recurrence import Refusal
 
-__all__ = ["Pointwise", "composed", "pointwise"]
-
 
 @dataclass(frozen=True, eq=False)
 class Pointwise:

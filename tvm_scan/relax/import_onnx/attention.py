@@ -14,8 +14,6 @@ from tvm_scan.relax.calls import call_loop
 from tvm_scan.relax.import_onnx.shapes import fitted
 from tvm_scan.relax.operators import viewed
 
-__all__ = ["linear_attention"]
-
 _OPERATOR = "LinearAttention"
 _RULES = ("linear", "gated", "delta", "gated_delta")
 _INPUTS = ("query", "key", "value", "past_state", "decay", "beta")

@@ -10,8 +10,6 @@ from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.import_onnx.shapes import fitted
 
-__all__ = ["causal_conv"]
-
 
 def causal_conv(
     builder: relax.BlockBuilder, inputs: list[relax.Expr | None], attrs: dict[str, Any]

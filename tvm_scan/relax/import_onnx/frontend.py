@@ -15,8 +15,6 @@ from tvm_scan.relax.import_onnx.causal_conv import causal_conv
 from tvm_scan.relax.import_onnx.scan import scan
 from tvm_scan.relax.repairs.onnx_extents import as_tensor, computed
 
-__all__ = ["from_onnx"]
-
 
 def from_onnx(model: Any, shapes: dict[str, list[int]] | None = None) -> IRModule:
     """Import an ONNX model with its recurrences as sequential loops.

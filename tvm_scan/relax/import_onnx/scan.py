@@ -13,8 +13,6 @@ from tvm_scan.errors import ScanError
 from tvm_scan.relax.calls import call_loop
 from tvm_scan.relax.step.lowered import LoweredStep, lower_step, time_loop
 
-__all__ = ["scan"]
-
 
 def scan(
     importer: Any, inputs: list[relax.Expr | None], attrs: dict[str, Any], opset: int
@@ -103,7 +101,7 @@ def scan(
 def _rank(x: relax.Expr, name: str) -> int:
     shape = getattr(x.ty, "shape", None)
     if not isinstance(shape, relax.ShapeExpr) or not shape.values:
-        raise _wrong(f"{name} with an axis to walk along", str(x.ty), "give the shape of the input")
+        raise _wrong(f"{name} with an axis to scan along", str(x.ty), "give the shape of the input")
     return len(shape.values)
 
 
@@ -155,8 +153,8 @@ def _captured(importer: Any, body: Any) -> dict[str, relax.Expr]:
 
 
 def _free_names(graph: Any) -> Iterator[str]:
-    own = {value.name for value in (*graph.input, *graph.initializer)}
-    own |= {name for node in graph.node for name in node.output}
+    names = {value.name for value in (*graph.input, *graph.initializer)}
+    names |= {name for node in graph.node for name in node.output}
     for node in graph.node:
         if node.op_type in _CONTROL:
             raise _wrong(
@@ -166,9 +164,9 @@ def _free_names(graph: Any) -> Iterator[str]:
             )
         inner = [a.g for a in node.attribute if a.HasField("g")]
         for name in (*node.input, *(n for g in inner for n in _free_names(g))):
-            if name and name not in own:
+            if name and name not in names:
                 yield name
-    yield from (value.name for value in graph.output if value.name not in own)
+    yield from (value.name for value in graph.output if value.name not in names)
 
 
 #: What TVM makes a branch or a call of, which no loop of TensorIR can hold.

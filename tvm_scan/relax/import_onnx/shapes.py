@@ -10,8 +10,6 @@ from tvm import relax
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
 
-__all__ = ["fitted"]
-
 
 def fitted(
     builder: relax.BlockBuilder,

@@ -9,8 +9,6 @@ from tvm import relax
 from tvm_scan import loops
 from tvm_scan.relax.operators import emit_along_axis
 
-__all__ = ["emit_extremum", "emit_log_sum_exp"]
-
 #: TVM has no smallest truth value; it fits this.
 _COMPARED = {"bool": "int8"}
 

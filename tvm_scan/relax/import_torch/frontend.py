@@ -15,12 +15,11 @@ from tvm_scan.errors import ScanError
 from tvm_scan.relax.import_torch.higher_order import convert_associative_scan, convert_scan
 from tvm_scan.relax.import_torch.operators import CONVERTERS
 from tvm_scan.relax.import_torch.own_operators import OWN
-from tvm_scan.relax.import_torch.roll import RolledLoop, roll_loops
+from tvm_scan.relax.import_torch.roll import roll_loops
+from tvm_scan.relax.import_torch.roll_collect import RolledLoop
 from tvm_scan.relax.import_torch.while_loops import scans_from_while_loops
 from tvm_scan.relax.repairs.torch_casts import Converter
 from tvm_scan.relax.repairs.torch_importer import make_importer
-
-__all__ = ["from_exported"]
 
 _LOG = logging.getLogger("tvm_scan")
 

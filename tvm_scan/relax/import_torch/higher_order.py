@@ -18,8 +18,6 @@ from tvm_scan.schedules.verification.laws import check_laws
 
 Converters = Mapping[str, Callable[[Any, Any], Any]]
 
-__all__ = ["convert_associative_scan", "convert_scan", "declared", "lower_graph"]
-
 
 def convert_scan(node: Any, importer: Any, converters: Converters) -> list[relax.Expr]:
     """Convert ``scan(combine, inits, xs, shared)``: final carries, then what was emitted."""

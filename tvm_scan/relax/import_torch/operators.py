@@ -21,8 +21,6 @@ from tvm_scan.relax.repairs.torch_elementwise import ELEMENTWISE
 from tvm_scan.relax.repairs.torch_parts import PARTS
 from tvm_scan.relax.repairs.torch_products import PRODUCTS
 
-__all__ = ["CONVERTERS", "loop_converter"]
-
 
 def _cumulative(operator: Callable[..., relax.Expr]) -> Converter:
     def convert(node: Any, importer: Any) -> relax.Expr:

@@ -11,8 +11,6 @@ from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.operators import viewed
 
-__all__ = ["Frame", "arguments_of", "dtype_of", "extent", "sizes_of"]
-
 
 def arguments_of(node: Any, importer: Any) -> dict[str, Any]:
     """Arguments of a call by name, with what the importer has made of its tensors."""

@@ -30,8 +30,6 @@ from tvm_scan.relax.import_torch.reads import value_of
 from tvm_scan.relax.operators import emit_along_axis
 from tvm_scan.relax.repairs.torch_casts import Converter
 
-__all__ = ["OWN"]
-
 
 def _affine(node: Any, importer: Any) -> relax.Expr:
     arguments = arguments_of(node, importer)

@@ -9,8 +9,6 @@ from tvm import relax
 
 from tvm_scan.reads import LEAST, Chain
 
-__all__ = ["value_of"]
-
 _FUNCTIONS: Mapping[str, Callable[[relax.Expr], relax.Expr]] = {
     "exp": relax.op.exp,
     "sigmoid": relax.op.sigmoid,

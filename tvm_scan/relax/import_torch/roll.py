@@ -17,8 +17,6 @@ from tvm_scan.relax.import_torch.roll_collect import (
 )
 from tvm_scan.relax.import_torch.roll_match import LoopRoller
 
-__all__ = ["RolledLoop", "roll_loops"]
-
 #: Fewer copies are no loop worth a kernel of its own.
 _LEAST_STEPS = 4
 #: Steps in front of a loop that were written apart: the first, or the two of a second order.

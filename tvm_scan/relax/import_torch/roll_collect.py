@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["Collected", "RolledLoop", "collected", "forward_reads", "step_read"]
-
 #: Emits a call of an operator into the graph: ``emit(operator, *args)``.
 Emit = Callable[..., Any]
 
@@ -74,7 +72,7 @@ class Collected:
 
     @property
     def collectors(self) -> list[Any]:
-        """Nodes of a chain, and copies that only place a value into it."""
+        """Nodes of a chain, and copies that only put a value into it."""
         writes = [*self.bases[1:], self.anchor] if self.bases else []
         return [node for write in writes for node in (write, write.args[1])]
 
@@ -252,7 +250,7 @@ def _axis_and_step(node: Any) -> tuple[int, int]:
 def _written_value(node: Any, aten: Any) -> Any:
     value = node.args[1]
     if value.target is aten.copy.default and _alike(value.args[0], value.args[1]):
-        return value.args[1]  # the copy takes the place, not the value, of what it covers
+        return value.args[1]  # the copy takes the index, not the value, of what it covers
     return value
 
 

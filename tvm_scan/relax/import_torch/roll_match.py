@@ -17,9 +17,6 @@ from typing import Any
 
 from tvm_scan.relax.import_torch.roll_collect import Collected, RolledLoop, step_read
 
-__all__ = ["LoopRoller"]
-
-
 #: Orders of a recurrence that are looked for: steps by which a read may lag behind a write.
 _MOST_LAG = 4
 

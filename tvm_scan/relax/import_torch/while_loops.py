@@ -11,8 +11,6 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["scans_from_while_loops"]
-
 
 def scans_from_while_loops(module: Any, constants: Mapping[str, Any]) -> int:
     """Replace the ``while_loop`` nodes of a graph that are recurrences, in place.

@@ -11,8 +11,6 @@ from typing import Any
 
 from tvm_scan.errors import ScanError
 
-__all__ = ["whole_scans"]
-
 _HOME = "torch._higher_order_ops.associative_scan"
 
 

@@ -17,8 +17,6 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.errors import ScanError
 
-__all__ = ["RepairOperators"]
-
 #: Of truth values, where TVM has arithmetic on words of one bit.
 _LOGICAL: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     "relax.add": relax.op.logical_or,

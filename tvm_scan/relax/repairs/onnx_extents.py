@@ -13,8 +13,6 @@ from tvm.ir import GenericConst
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
 
-__all__ = ["as_tensor", "computed"]
-
 #: Operators whose converters in TVM take a shape as it is.
 _KNOWN_TO_TVM = {
     *("Cast", "CastLike", "Concat", "ConstantOfShape", "Equal", "Expand", "Gather", "Reshape"),

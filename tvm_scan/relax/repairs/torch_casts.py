@@ -7,8 +7,6 @@ from typing import Any
 
 from tvm import relax
 
-__all__ = ["Converter", "alike", "argument", "as_dtype", "dtype_of"]
-
 #: Takes the node and TVM's importer; gives an expression, or one for each result.
 Converter = Callable[[Any, Any], Any]
 

@@ -8,8 +8,6 @@ from tvm import relax
 
 from tvm_scan import tir
 
-__all__ = ["CONVOLUTIONS", "convert_convolution"]
-
 #: By the number of spatial axes: the operator and its transposed form.
 _OPERATORS = {
     1: (relax.op.nn.conv1d, relax.op.nn.conv1d_transpose),

@@ -16,8 +16,6 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.relax.repairs.torch_casts import Converter, as_dtype, dtype_of
 
-__all__ = ["DTYPES"]
-
 
 def _retyped(name: str, wanted: Callable[[str, str], str]) -> Converter:
     """TVM's own converter on operands of another dtype, its results in those of torch.

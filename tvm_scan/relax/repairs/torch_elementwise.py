@@ -15,8 +15,6 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.relax.repairs.torch_casts import Converter, alike, argument, as_dtype, dtype_of
 
-__all__ = ["ELEMENTWISE"]
-
 
 def _arithmetic(
     name: str, operator: Callable[..., relax.Expr], of_bool: Callable[..., relax.Expr] | None = None

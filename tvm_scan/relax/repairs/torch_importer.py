@@ -12,8 +12,6 @@ from tvm_scan.algebra.literal import is_float
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.repairs.torch_casts import dtype_of
 
-__all__ = ["make_importer"]
-
 
 def make_importer(of_the_caller: Container[str] = ()) -> Any:
     """Make an importer; those of the functions inside of operators are of its class.

@@ -10,8 +10,6 @@ from tvm import relax
 from tvm_scan import tir
 from tvm_scan.relax.repairs.torch_casts import Converter
 
-__all__ = ["PARTS"]
-
 
 def _select(node: Any, importer: Any) -> relax.Expr:
     """TVM gathers with the index as it is, and so reads out of bounds where it is negative."""

@@ -9,8 +9,6 @@ from tvm import relax
 from tvm_scan import tir
 from tvm_scan.relax.repairs.torch_casts import Converter, as_dtype
 
-__all__ = ["PRODUCTS"]
-
 
 def _matmul(builder: relax.BlockBuilder, left: Any, right: Any, dtype: str) -> relax.Expr:
     """A product in `dtype`, halves summed in float32."""

@@ -9,8 +9,6 @@ from tvm.ir import IRModule, Op
 
 from tvm_scan.relax.operators import LegalizeScans
 
-__all__ = ["unlowered"]
-
 
 def unlowered(mod: IRModule) -> list[str]:
     """Try every operator of a module alone.

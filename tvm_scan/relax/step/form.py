@@ -12,8 +12,6 @@ from tvm.tirx import BufferStore
 
 from tvm_scan import tir
 
-__all__ = ["is_point", "without_copies", "without_unit_loops"]
-
 
 def without_unit_loops(nest: Any) -> Any:
     """Loops of one iteration are no lanes; their variable is 0."""

@@ -30,8 +30,6 @@ from tvm_scan.relax.step.form import is_point, without_copies, without_unit_loop
 from tvm_scan.relax.step.primitive import fused_step
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks
 
-__all__ = ["LoweredStep", "lower_step", "time_loop"]
-
 #: Writes the step, given its parameters as Relax variables; returns what it computes.
 StepWriter = Callable[[relax.BlockBuilder, list[relax.Var]], Sequence[relax.Expr]]
 

@@ -13,8 +13,6 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.operators import LegalizeScans
 
-__all__ = ["FusedStep", "fused_step"]
-
 
 @dataclass(frozen=True, eq=False)
 class FusedStep:

@@ -24,8 +24,6 @@ from tvm_scan.torch.kernels.building import build_for_gpu
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, prepared
 from tvm_scan.torch.kernels.scratch import QUESTION, shapes_of
 
-__all__ = ["CompiledScan", "compile_primfunc"]
-
 _empty_like, _recorded = torch.empty_like, torch.is_grad_enabled
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["overlap", "self_overlap"]
-
 
 def overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Return whether the spans of memory of two tensors meet."""
@@ -16,7 +14,7 @@ def overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def self_overlap(tensor: torch.Tensor) -> bool:
-    """Return whether several elements of a tensor lie in one place."""
+    """Return whether several elements of a tensor share memory."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return tensor.numel() > 0 and any(n > 1 and s == 0 for n, s in pairs)
 

@@ -13,8 +13,6 @@ from tvm_scan.schedules.machine.device import Device
 from tvm_scan.torch.compiled.overlap import overlap, self_overlap
 from tvm_scan.torch.kernels.runtime import aligned_empty
 
-__all__ = ["Signature", "extents_of"]
-
 
 class Signature:
     """Names, shapes and dtypes of the parameters of a function, and which it writes."""
@@ -143,8 +141,8 @@ class Signature:
                     )
             if self_overlap(by_name[name]):
                 raise ScanError(
-                    f"tvm_scan.torch: expected an output {name} with one element per place, got "
-                    "an expanded tensor; pass .contiguous()"
+                    f"tvm_scan.torch: expected an output {name} whose elements share no memory, "
+                    "got an expanded tensor; pass .contiguous()"
                 )
 
 

@@ -11,8 +11,6 @@ from tvm.tirx import PrimFunc
 from tvm_scan._locks import ForkSafeLock
 from tvm_scan.schedules import ScanPlan, parallelize
 
-__all__ = ["SMALL", "Small"]
-
 #: Elements of the first argument below which starting threads takes longer than the loop.
 SMALL = 1 << 11
 

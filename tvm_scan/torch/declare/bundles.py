@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, get_type_hints
 
-__all__ = ["with_fields"]
-
 
 def with_fields(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function of the fields of its bundles.

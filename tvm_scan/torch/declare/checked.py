@@ -12,8 +12,6 @@ from torch import Tensor
 
 from tvm_scan.torch.arguments import INTEGERS, check, check_number, check_tensors
 
-__all__ = ["check_of", "checked"]
-
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -111,7 +109,7 @@ def check_of(function: Callable[..., Any]) -> Callable[..., None]:
 def _kind_and_shapes(text: str) -> tuple[Any, list[list[str]]]:
     first, _, rest = text.partition(" ")
     kind, text = (first, rest) if first in (*_KINDS, "any") else ("floats", text)
-    return _KINDS.get(kind), [] if text == "..." else [one.split() for one in text.split("|")]
+    return _KINDS.get(kind), [] if text == "..." else [shape.split() for shape in text.split("|")]
 
 
 def _check_shape(
@@ -125,5 +123,5 @@ def _check_shape(
             if expected != found:
                 check(False, owner, f"{name} of shape {expected}", found, "reshape it")
             return
-    counts = " or ".join(str(len(one)) for one in shapes)
+    counts = " or ".join(str(len(shape)) for shape in shapes)
     check(False, owner, f"{name} with {counts} axes", found, "reshape it")

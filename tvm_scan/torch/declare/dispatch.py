@@ -20,8 +20,6 @@ from tvm_scan.torch.private import (
     transforms_active,
 )
 
-__all__ = ["NAMESPACE", "forward_mode", "is_plain", "library", "refuse_tangents", "sees_nothing"]
-
 NAMESPACE = "tvm_scan"
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _VALUES = frozenset({bool, int, float, str, type(None)})

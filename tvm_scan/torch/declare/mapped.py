@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Rule", "fold", "folded", "one_by_one"]
-
 Rule = Callable[[Callable[..., Any], int, Sequence[Any], Sequence[Any]], tuple[Any, Any]]
 
 

@@ -34,8 +34,6 @@ from tvm_scan.torch.private import (
     transforms_active,
 )
 
-__all__ = ["Operator", "operator", "without_autocast"]
-
 Result = TypeVar("Result")
 
 
@@ -235,7 +233,7 @@ def operator(
     name : str
         That of the function if not given.
     like : str
-        Names of arguments, each like the result at its place: the fake kernel. Behind a name
+        Names of arguments, each like the result at its position: the fake kernel. Behind a name
         ``:int64`` says that the result has those integers, and no derivative.
     mapped : callable
         The rule of vmap; see `mapped`. Mapped axes are folded into the first axis if not given.

@@ -22,8 +22,6 @@ from tvm_scan.torch.kernels.cache import runs_of_kernels
 from tvm_scan.torch.kernels.runtime import ALIGNMENT
 from tvm_scan.torch.private import is_watched, tensor_check, transforms_active
 
-__all__ = ["repeated"]
-
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -65,9 +63,9 @@ def repeated(
             if transforms_active() or is_watched():
                 return function(*arguments, **named)
             values, names = (*arguments, *named.values()), tuple(named)
-            for one in recent:
-                if one.takes(values, names):
-                    return one.way(values)  # type: ignore[no-any-return]
+            for known in recent:
+                if known.takes(values, names):
+                    return known.way(values)  # type: ignore[no-any-return]
             key = _signature(values, names)
             if key is None:
                 return function(*arguments, **named)

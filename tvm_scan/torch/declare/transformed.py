@@ -10,8 +10,6 @@ import torch
 
 from tvm_scan.torch.declare.dispatch import forward_mode
 
-__all__ = ["Setup", "transformed"]
-
 #: Saves what the derivative needs: a context, the arguments, the results.
 Setup = Callable[[Any, tuple[Any, ...], Any], None]
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from tvm_scan.torch.kernels.cache import Gathered, kernel_at
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, launch, prepared
 
-__all__ = ["Way", "pick", "way_of"]
-
 
 @dataclass(frozen=True)
 class _New:

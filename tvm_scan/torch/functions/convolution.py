@@ -12,8 +12,6 @@ from tvm_scan.torch.arguments import check, widened
 from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.declare.operator import without_autocast
 
-__all__ = ["ACTIVATIONS", "causal_conv1d"]
-
 #: What may be applied to the sum.
 ACTIVATIONS = (None, "silu", "swish")
 

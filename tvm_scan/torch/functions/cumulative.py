@@ -14,8 +14,6 @@ from tvm_scan.torch.ops.direct import direct
 from tvm_scan.torch.ops.extremum import extremum, positions
 from tvm_scan.torch.private import dual_level_is_open
 
-__all__ = ["Extremum", "cummax", "cummin", "cumprod", "cumsum", "logcumsumexp"]
-
 
 class Extremum(NamedTuple):
     """Running extrema and where they were taken, as ``torch.return_types.cummax``.

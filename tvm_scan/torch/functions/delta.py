@@ -11,8 +11,6 @@ from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.declare.repeated import repeated
 from tvm_scan.torch.functions.delta_call import DeltaCall, is_unpacked
 
-__all__ = ["delta_rule", "gated_delta_rule", "kda", "rwkv7"]
-
 
 @repeated(is_unpacked)
 @checked

@@ -13,8 +13,6 @@ from tvm_scan.torch.kernels.cache import converted
 from tvm_scan.torch.ops.delta import delta_scan, delta_step
 from tvm_scan.torch.ops.delta_tensors import LEARNED, TIMED, DeltaTensors
 
-__all__ = ["DeltaCall", "is_unpacked"]
-
 
 def is_unpacked(named: Mapping[str, object]) -> bool:
     """Return whether no offsets of packed sequences are passed, whose values have to be checked."""
@@ -110,24 +108,24 @@ class DeltaCall:
         if state is not None and tuple(state.shape) != shape:
             expected = f"initial_state of shape {shape}"
             check(False, self.owner, expected, tuple(state.shape), "reshape it")
-        self.shape, self.given, self.v_first = shape, state, v_first
+        self.shape, self.initial, self.v_first = shape, state, v_first
         self.offsets = None if offsets is None else offsets.to(torch.int64)
 
     def run(self, wants_state: bool, in_place: bool) -> tuple[Tensor, Tensor | None]:
         """Return the outputs, and the states after time where they are wanted."""
-        given = {n: getattr(self, n) for n in (*TIMED, *LEARNED)}
-        present = [n for n, t in given.items() if t is not None]
-        if {given[n].dtype for n in present} not in ({torch.float32}, {torch.float64}):
-            common = wide_dtype(*(given[n] for n in present))
-            given |= {n: converted(given[n], common) for n in present}
-        like = given["v"]
-        state = self.given
+        named = {n: getattr(self, n) for n in (*TIMED, *LEARNED)}
+        present = [n for n, t in named.items() if t is not None]
+        if {named[n].dtype for n in present} not in ({torch.float32}, {torch.float64}):
+            common = wide_dtype(*(named[n] for n in present))
+            named |= {n: converted(named[n], common) for n in present}
+        like = named["v"]
+        state = self.initial
         if state is None:
             check(not in_place, self.owner, "an initial_state to write to", None, "pass one")
             state = like.new_zeros(self.shape)
         first = converted(state, like.dtype)
         first = first.mT if self.v_first else first
-        tensors = DeltaTensors(**given, h0=first, offsets=self.offsets)
+        tensors = DeltaTensors(**named, h0=first, offsets=self.offsets)
         reads = "; ".join(f"{n}: {', '.join(chain)}" for n, chain in self.reads.items() if chain)
         if in_place:
             y = self._in_place(tensors, reads, state)

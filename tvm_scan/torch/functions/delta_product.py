@@ -12,8 +12,6 @@ from tvm_scan.torch.arguments import check
 from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.functions.delta_call import DeltaCall
 
-__all__ = ["gated_delta_product"]
-
 
 @checked
 def gated_delta_product(

@@ -15,8 +15,6 @@ from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 
-__all__ = ["MOST_TAPS", "lfilter"]
-
 #: Coefficients of a filter of order 4, the highest whose companion matrices are scanned.
 MOST_TAPS = 5
 

@@ -12,8 +12,6 @@ from tvm_scan.torch.arguments import wide
 from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.functions.linear import linear_recurrence
 
-__all__ = ["hgrn", "rglru"]
-
 
 @checked
 def rglru(

@@ -18,8 +18,6 @@ from tvm_scan.torch.trace.graph import graph_module
 from tvm_scan.torch.trace.sizes import Kinds
 from tvm_scan.torch.trace.traced import traced_operator, traced_step
 
-__all__ = ["associative_scan", "scan"]
-
 _HALVES = (torch.float16, torch.bfloat16)
 
 

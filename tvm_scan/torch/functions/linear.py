@@ -17,8 +17,6 @@ from tvm_scan.torch.declare.checked import check_of
 from tvm_scan.torch.ops.affine import affine_scan, affine_spec, unless
 from tvm_scan.torch.ops.direct import direct
 
-__all__ = ["linear_recurrence", "number_like"]
-
 
 def linear_recurrence(
     a: Annotated[Tensor | complex, "any ..."],

@@ -15,8 +15,6 @@ from tvm_scan.torch.ops.selective import selective_scan_grouped
 from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
 from tvm_scan.torch.private import is_mapped
 
-__all__ = ["selective_scan", "with_packed"]
-
 
 @checked
 def selective_scan(
@@ -193,7 +191,7 @@ def _packed_resets(owner: str, cu_seqlens: Tensor, length: int, reverse: bool) -
     # Values cannot be asked without waiting for a GPU, and not at all while a program is traced.
     if offsets.is_cpu and not torch.compiler.is_compiling() and not is_mapped(offsets):
         check_offsets(owner, offsets, length)
-    # One place more than there are steps: a sequence that is empty has no first or last one. The
+    # One entry more than there are steps: a sequence that is empty has no first or last one. The
     # scan itself begins with the first sequence (or the last), whose state may be given.
     mask = torch.zeros((1, length + 1), dtype=torch.bool, device=offsets.device)
     mask = mask.index_fill(1, offsets[1:-1], True)

@@ -10,8 +10,6 @@ from tvm_scan.torch.arguments import wide, widened
 from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.ops.outer import outer_scan
 
-__all__ = ["gla", "rwkv6"]
-
 
 @checked
 def gla(

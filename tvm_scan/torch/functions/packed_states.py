@@ -14,8 +14,6 @@ from tvm_scan.torch.declare.mapped import one_by_one
 from tvm_scan.torch.declare.operator import operator, without_autocast
 from tvm_scan.torch.functions.cumulative import cumsum
 
-__all__ = ["states_of_sequences"]
-
 
 def states_of_sequences(
     gates: Tensor,

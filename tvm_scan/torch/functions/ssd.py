@@ -17,8 +17,6 @@ from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.functions.mamba import with_packed
 from tvm_scan.torch.ops.outer import outer_scan
 
-__all__ = ["ssd", "terms"]
-
 
 @checked
 def ssd(

@@ -19,17 +19,6 @@ from tvm_scan.torch.kernels.spec import KernelSpec
 if TYPE_CHECKING:
     from tvm_scan.schedules.choose.plan_of import Records
 
-__all__ = [
-    "SERIAL",
-    "build_for_gpu",
-    "build_kernel",
-    "build_launcher",
-    "exported",
-    "loop_at",
-    "loop_of",
-    "serial_plan",
-]
-
 #: Stands for the plan of a loop that runs as it is; the options that it decides come after it.
 SERIAL = "serial"
 

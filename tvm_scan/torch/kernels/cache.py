@@ -30,7 +30,6 @@ from tvm_scan.torch.kernels.building import (
     build_launcher,
     exported,
     loop_at,
-    loop_of,
     serial_plan,
 )
 from tvm_scan.torch.kernels.devices import CPU, Device
@@ -40,20 +39,6 @@ from tvm_scan.torch.kernels.runtime import load_runtime, prepared
 from tvm_scan.torch.kernels.scratch import QUESTION, shapes_of
 from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.kernels.team import run_on_torchs_threads
-
-__all__ = [
-    "Gathered",
-    "Run",
-    "call_key",
-    "converted",
-    "forget_plans",
-    "kernel_at",
-    "kernels_asked_for",
-    "loop_of",
-    "run_kernel",
-    "runs_of_kernels",
-]
-
 
 _LOG = logging.getLogger("tvm_scan")
 #: Variables that decide how CUDA code is compiled begin so.
@@ -123,10 +108,10 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
     if gathered is not None:
         gathered.runs.append(Run(key, arguments))
     usable = []
-    for one in arguments:
-        if isinstance(one, torch.Tensor):
-            one = prepared(one.detach() if one.requires_grad else one)
-        usable.append(one)
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            argument = prepared(argument.detach() if argument.requires_grad else argument)
+        usable.append(argument)
     if device is not CPU:
         usable += built.scratch(sizes, arguments[-1].device)
     devices.run_at(device, built.call, usable)
@@ -203,9 +188,8 @@ def _obtain(spec: KernelSpec, bits: tuple[int, ...], device: Device) -> _Built:
     try:
         return _planned(spec, _plan_text(spec, bits, device), device)
     except Exception as error:
-        from tvm_scan.errors import (
-            PlanError,
-        )  # imports TVM, which what is in the cache does without
+        # It imports TVM, which what is in the cache does without.
+        from tvm_scan.errors import PlanError
 
         if not isinstance(error, PlanError):
             raise

@@ -12,16 +12,6 @@ from torch import Tensor
 
 from tvm_scan.torch.kernels.runtime import launch
 
-__all__ = [
-    "CPU",
-    "Device",
-    "check_not_capturing",
-    "device_of",
-    "has_kernels",
-    "run_at",
-    "target_of",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Device:

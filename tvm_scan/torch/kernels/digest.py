@@ -11,8 +11,6 @@ from pathlib import Path
 
 import tvm_scan
 
-__all__ = ["KERNEL_SOURCES", "environment", "package_files", "source_digest"]
-
 
 @functools.cache
 def environment() -> tuple[str, ...]:

@@ -8,8 +8,6 @@ import sys
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["link"]
-
 
 def link(library: str, objects: list[str], **options: Any) -> None:
     """Make a shared library of object files: an ``fcompile`` of TVM's ``export_library``.

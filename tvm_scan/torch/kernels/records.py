@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from tvm_scan.meta import RecordStore
 
-__all__ = ["loops_of", "plan_sources", "use_records", "user_records"]
 
 _VARIABLE = "TVM_SCAN_RECORDS"
 _MANIFEST = "manifest.json"

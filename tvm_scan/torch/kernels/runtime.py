@@ -17,16 +17,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "ALIGNMENT",
-    "aligned_empty",
-    "compact_strides",
-    "configure_threads",
-    "launch",
-    "load_runtime",
-    "prepared",
-]
-
 #: TVM declares buffers as aligned to this many bytes and uses it in vector loads.
 ALIGNMENT = 64
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import torch
 
-__all__ = ["DTYPES", "QUESTION", "shapes_of"]
-
 #: Name of the function of a library that answers for sizes; see `tvm_scan.torch.kernels.workspace`.
 QUESTION = "scratch"
 #: Dtypes by the number that it answers.

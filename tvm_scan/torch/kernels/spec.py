@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["KernelSpec", "dtype_name"]
-
 
 @dataclass(frozen=True)
 class KernelSpec:

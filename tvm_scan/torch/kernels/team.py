@@ -17,8 +17,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["run_on_torchs_threads"]
-
 #: Of OpenMP, by the names that the launcher has for them.
 _NEEDED = {
     "tvm_scan_parallel": "GOMP_parallel",

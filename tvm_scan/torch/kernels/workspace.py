@@ -17,8 +17,6 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm_scan import tir
 from tvm_scan.torch.kernels.scratch import DTYPES, QUESTION
 
-__all__ = ["with_scratch"]
-
 
 def with_scratch(func: tirx.PrimFunc, sizes: tuple[str, ...]) -> Any:
     """Make parameters of the global buffers of a scheduled function.

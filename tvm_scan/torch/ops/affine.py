@@ -26,8 +26,6 @@ from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.ops.direct import run_direct
 from tvm_scan.torch.ops.frame import frame_of, framed_kernel
 
-__all__ = ["affine_scan", "affine_spec", "first", "shifted", "unless"]
-
 #: The kernel of one of the scans.
 affine_spec = framed_kernel("affine", "emit", "has_initial", "has_reset", "reverse")
 _ADJOINT = {"inclusive": "late", "late": "inclusive", "exclusive": "exclusive"}

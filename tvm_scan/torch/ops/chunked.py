@@ -18,8 +18,6 @@ from tvm_scan.torch.ops.expanded import expanded, expanded_adjoint, wide_of
 from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
 from tvm_scan.torch.private import transforms_active
 
-__all__ = ["CHUNK", "Named", "adjoint", "forward", "second"]
-
 #: Steps in a chunk: the heads of the chunks then take states / CHUNK times one input.
 CHUNK = 32
 

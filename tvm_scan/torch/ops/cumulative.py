@@ -17,8 +17,6 @@ from tvm_scan.torch.ops.direct import run_direct
 from tvm_scan.torch.ops.extremum import running_maximum
 from tvm_scan.torch.ops.frame import frame_of, framed_kernel, run_framed
 
-__all__ = ["cumulative", "cumulative_spec", "log_sum_exp"]
-
 #: The kernel of a cumulative sum or product.
 cumulative_spec = framed_kernel("cumulative", "op", "reverse", "exclusive")
 

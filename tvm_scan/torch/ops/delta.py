@@ -1,10 +1,10 @@
 """Delta rules and their adjoint as torch operators.
 
 On a CPU a kernel walks time (`tvm_scan.loops.delta_forward`), packed sequences as they lie; its
-adjoint is one too, and starts from a state for every `KEPT` steps. Both compute what is read of the
-tensors (`tvm_scan.reads`). On a GPU torch does that first, the plain loop is scheduled in chunks, a
-sequence at a time, and the adjoint is made of torch's operators; see `delta_steps`. Derivatives of
-the adjoint are made of torch's operators everywhere.
+adjoint is one too, and starts from a state for every `CHECKPOINT` steps. Both compute what is read
+of the tensors (`tvm_scan.reads`). On a GPU torch does that first, the plain loop is scheduled in
+chunks, a sequence at a time, and the adjoint is made of torch's operators; see `delta_steps`.
+Derivatives of the adjoint are made of torch's operators everywhere.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import delta_steps
 from tvm_scan.torch.ops.delta_tensors import LEARNED, TIMED, DeltaTensors
 
-__all__ = ["KEPT", "delta_scan", "delta_step"]
-
 #: Steps from one state that is kept to the next: those of the kernels.
-KEPT = 64
+CHECKPOINT = 64
 
 _SIZES = ("batch", "heads", "length")
 
@@ -41,17 +39,19 @@ def _map(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
     Parameters that are not mapped are those of all rows.
     """
     *_, A_log, dt_bias, _, offsets, _, _, _ = zip(arguments, dims, strict=True)
-    shared = [one for one in (A_log, dt_bias) if one[0] is not None]
+    shared = [parameter for parameter in (A_log, dt_bias) if parameter[0] is not None]
     if offsets[0] is not None or any(dim is not None for _, dim in shared):
         return one_by_one(call, size, dims, arguments)
     parameters = [tensor for tensor, _ in shared]
-    is_shared = [any(one is tensor for tensor in parameters) for one in arguments]
+    is_shared = [any(argument is tensor for tensor in parameters) for argument in arguments]
 
     def rows(*folds: Any) -> Any:
         pairs = zip(is_shared, arguments, folds, strict=True)
-        return call(*(one if shared else fold for shared, one, fold in pairs))
+        return call(*(argument if shared else fold for shared, argument, fold in pairs))
 
-    others = [None if is_one else one for is_one, one in zip(is_shared, arguments, strict=True)]
+    others = [
+        None if is_one else argument for is_one, argument in zip(is_shared, arguments, strict=True)
+    ]
     return folded(rows, size, dims, others)
 
 
@@ -67,19 +67,21 @@ def delta_scan(
     _check(tensors)
     y = aligned_empty(v.shape, v.dtype, v.device)
     last = aligned_empty(h0.shape, h0.dtype, h0.device)
-    kept = aligned_empty(_kept_shape(tensors, keep), h0.dtype, h0.device)
+    checkpoints = aligned_empty(_checkpoints_shape(tensors, keep), h0.dtype, h0.device)
     if not y.numel() or not h0.numel():
-        return y.zero_(), last.copy_(h0), kept.zero_()
+        return y.zero_(), last.copy_(h0), checkpoints.zero_()
     if devices.device_of(v) is devices.CPU:
         # Between sequences, too, so that equal calls have equal results.
-        kept_states = () if not keep else (kept if tensors.offsets is None else kept.zero_(),)
+        kept_states = (
+            () if not keep else (checkpoints if tensors.offsets is None else checkpoints.zero_(),)
+        )
         _walk(tensors, scale, reads, *kept_states, last, y, keep=keep)
-        return y, last, kept
-    kept.zero_()  # no kernel there reads them
+        return y, last, checkpoints
+    checkpoints.zero_()  # no kernel there reads them
     tensors = delta_steps.Reading(tensors, scale, reads).plain
     if tensors.offsets is None:
         _plain(tensors, last, y)
-        return y, last, kept
+        return y, last, checkpoints
     for part, states, tokens in delta_steps.sequences(tensors):
         out = aligned_empty(part.v.shape, v.dtype, v.device)
         state = aligned_empty(part.h0.shape, h0.dtype, h0.device)
@@ -87,14 +89,14 @@ def delta_scan(
             _plain(part, state, out)
         last[states] = state if out.numel() else part.h0
         y[:, tokens] = out
-    return y, last, kept
+    return y, last, checkpoints
 
 
-def _kept_shape(tensors: DeltaTensors, keep: bool) -> tuple[int, ...]:
+def _checkpoints_shape(tensors: DeltaTensors, keep: bool) -> tuple[int, ...]:
     """Shape of the states that are kept; see `tvm_scan.loops.delta_walk`."""
     rows, length = tensors.h0.shape[0], tensors.v.shape[1]
-    of_row = sym_max(length - 1, 0) // KEPT  # the state before time is no other one
-    count = rows * of_row if tensors.offsets is None else length // KEPT
+    of_row = sym_max(length - 1, 0) // CHECKPOINT  # the state before time is no other one
+    count = rows * of_row if tensors.offsets is None else length // CHECKPOINT
     return (count if keep else 0, *tensors.h0.shape[1:])
 
 
@@ -106,7 +108,7 @@ def _(
     return (
         tensors.v.new_empty(tensors.v.shape),
         h0.new_empty(h0.shape),
-        h0.new_empty(_kept_shape(tensors, keep)),
+        h0.new_empty(_checkpoints_shape(tensors, keep)),
     )
 
 
@@ -190,15 +192,15 @@ def _plain(tensors: DeltaTensors, last: Tensor, y: Tensor) -> None:
 def _backward(
     ctx: Any, g_y: Tensor | None, g_last: Tensor | None, _: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    *saved, kept = ctx.saved_tensors
+    *saved, checkpoints = ctx.saved_tensors
     tensors, options = DeltaTensors(*saved), (ctx.scale, ctx.reads)
     g_y = torch.zeros_like(tensors.v) if g_y is None else g_y
     g_last = torch.zeros_like(tensors.h0) if g_last is None else g_last
     # Not kept, but differentiated after all: scan forward once more.
-    if kept.shape != _kept_shape(tensors, True):
+    if checkpoints.shape != _checkpoints_shape(tensors, True):
         detached = (t if t is None else t.detach() for t in tensors)
-        kept = delta_scan(*detached, *options, True)[2]
-    grads = delta_scan_backward(g_y, g_last, kept.detach(), *tensors, *options)
+        checkpoints = delta_scan(*detached, *options, True)[2]
+    grads = delta_scan_backward(g_y, g_last, checkpoints.detach(), *tensors, *options)
     named = dict(zip((*TIMED, *LEARNED, "h0"), grads, strict=True))
     for name in tensors.learned:
         named[name] = named[name].sum(0)
@@ -226,7 +228,7 @@ def _map_backward(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any,
 def delta_scan_backward(
     g_y: Tensor,
     g_last: Tensor,
-    kept: Tensor,
+    checkpoints: Tensor,
     tensors: DeltaTensors,
     scale: float | None,
     reads: str,
@@ -255,7 +257,7 @@ def delta_scan_backward(
         decided_by="delta.adjoint",
     )
     operands = _operands(tensors, *_numbers(tensors, scale, reads))
-    run_kernel(spec, _sizes(tensors), *operands, kept, g_y, g_last, *grads.values(), g_h0)
+    run_kernel(spec, _sizes(tensors), *operands, checkpoints, g_y, g_last, *grads.values(), g_h0)
     if packed:
         grads |= {n: grads[n].sum(0, keepdim=True) for n in tensors.learned}
     return _results(tensors, grads, g_h0)
@@ -270,7 +272,7 @@ def _results(tensors: DeltaTensors, grads: dict[str, Tensor], g_h0: Tensor) -> _
 def _(
     g_y: Tensor,
     g_last: Tensor,
-    kept: Tensor,
+    checkpoints: Tensor,
     tensors: DeltaTensors,
     scale: float | None,
     reads: str,
@@ -291,14 +293,14 @@ def _second(ctx: Any, *weights: Tensor) -> tuple[Tensor | None, ...]:
     reading = delta_steps.Reading(tensors, ctx.scale, ctx.reads)
     first, _ = delta_steps.adjoint(reading.plain, g_y, g_last)
     of_plain, grads = reading.second(first, wanted)
-    found = delta_steps.second(reading.plain, g_y, g_last, of_plain | {"h0": named["h0"]})
-    for name, grad in reading.pull(found).items():
+    gradients = delta_steps.second(reading.plain, g_y, g_last, of_plain | {"h0": named["h0"]})
+    for name, grad in reading.pull(gradients).items():
         grads[name] = grads[name] + grad
     for name in tensors.learned:
         grads[name] = grads[name].sum(0)
-    grads["h0"] = found["h0"]
+    grads["h0"] = gradients["h0"]
     # The states that are kept are what the tensors make them: their derivatives are in those.
-    return found["g_y"], found["g_last"], None, *(grads.get(n) for n in names)
+    return gradients["g_y"], gradients["g_last"], None, *(grads.get(n) for n in names)
 
 
 delta_scan_backward.gradient(_second, " ".join(("g_y g_last", *DeltaTensors._fields)))

@@ -18,8 +18,6 @@ from tvm_scan.reads import reads_of
 from tvm_scan.torch.ops.delta_tensors import LEARNED, DeltaTensors
 from tvm_scan.torch.ops.reads import value_of
 
-__all__ = ["STEPS", "Reading", "adjoint", "second", "sequences"]
-
 #: Steps in a chunk.
 STEPS = 32
 Named = dict[str, Tensor]
@@ -68,15 +66,15 @@ class Reading:
 
     def pull(self, grads: Named) -> Named:
         """Return the gradients of the tensors, given those of what is read."""
-        (found,) = self._pull({n: grads[n] for n in self.plain.timed})
-        return dict(found)
+        (gradient,) = self._pull({n: grads[n] for n in self.plain.timed})
+        return dict(gradient)
 
     def second(self, grads: Named, weights: Named) -> tuple[Named, Named]:
         """Differentiate ``pull(grads)``, weighted; the gradients of `grads` and of the tensors."""
 
         def pulled(grads: Named, raw: Named) -> Named:
-            (found,) = torch.func.vjp(self._read, raw)[1](grads)
-            return dict(found)
+            (gradient,) = torch.func.vjp(self._read, raw)[1](grads)
+            return dict(gradient)
 
         _, pull = torch.func.vjp(pulled, grads, self._raw)  # type: ignore[misc]
         of_grads, of_raw = pull(weights)
@@ -163,10 +161,10 @@ class _Sequence:
         carry = None
         for index in reversed(range(len(self.parts))):
             part, tail = self.parts[index], self.tails[index]
-            found, carry = _pull(
+            gradients, carry = _pull(
                 self.of(part), self.heads[index], self.group, self.g_y[:, part], tail
             )
-            grads.insert(0, found)
+            grads.insert(0, gradients)
             if index:
                 self.tails[index - 1] = carry
         return _joined(grads), carry
@@ -218,10 +216,10 @@ def _second(sequence: _Sequence, wanted: Named, weight: Tensor) -> tuple[Named, 
 
         def run(*tensors: Tensor, names: list[str] = names) -> tuple[Tensor, ...]:
             *timed, g_out, state, g_state = tensors
-            found, g_head = _pull(
+            gradients, g_head = _pull(
                 dict(zip(names, timed, strict=True)), state, group, g_out, g_state
             )
-            return *found.values(), g_head
+            return *gradients.values(), g_head
 
         _, pull = torch.func.vjp(run, *named.values(), g_y, head, tail)  # type: ignore[misc]
         *grads, to_head, weight = pull((*(wanted[n][:, part] for n in names), weight))

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["DeltaTensors"]
-
 
 class DeltaTensors(NamedTuple):
     """The tensors that a delta rule reads, all of one wide dtype.

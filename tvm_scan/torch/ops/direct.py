@@ -22,8 +22,6 @@ from tvm_scan.torch.kernels.runtime import ALIGNMENT, compact_strides
 from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.ops.frame import frame_of
 
-__all__ = ["direct", "run_direct"]
-
 #: By kernel, axis, shape and dtype: the key of the built kernel, the shape of its arrays (None if
 #: it is that of the tensors), and the strides that the tensors must have.
 _ways: dict[tuple[Any, ...], tuple[Any, tuple[int, ...] | None, tuple[int, ...]]] = {}

@@ -14,8 +14,6 @@ from torch import Tensor
 from tvm_scan.torch.ops.affine import affine_scan, shifted, unless
 from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
 
-__all__ = ["expanded", "expanded_adjoint", "wide_of"]
-
 
 def wide_of(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of the state: float32, or float64 for float64 inputs."""

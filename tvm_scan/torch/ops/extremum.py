@@ -13,8 +13,6 @@ from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.ops.frame import run_framed
 
-__all__ = ["extremum", "extremum_gradient", "positions", "running_maximum"]
-
 
 @operator(like="x:int64")
 def positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:

@@ -12,8 +12,6 @@ from torch import Tensor
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 
-__all__ = ["SIZES", "frame_of", "framed_kernel", "run_framed"]
-
 #: The extents of every kernel over a frame.
 SIZES = ("outer", "inner", "length")
 

@@ -26,8 +26,6 @@ from tvm_scan.torch.ops.affine import affine_scan, unless
 from tvm_scan.torch.ops.cumulative import cumulative
 from tvm_scan.torch.ops.outer_gates import gate_gradient
 
-__all__ = ["outer_scan"]
-
 _ADJOINT = {"inclusive": "late", "late": "inclusive", "exclusive": "exclusive"}
 _OTHER = {"lane": "state", "state": "lane", "head": "head"}
 

@@ -25,8 +25,6 @@ from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops.affine import unless
 
-__all__ = ["gate_gradient"]
-
 #: Steps in a chunk, and lanes that are scanned together: those of the kernel.
 _STEPS = _LANES = 16
 #: Entries of pairs that are formed at once, unless one chunk has more.

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from tvm_scan.reads import LEAST, Chain, Link
 
-__all__ = ["value_of"]
-
 
 def value_of(chain: Chain, x: Tensor, parameters: Mapping[str, Tensor | float]) -> Tensor:
     """Return what a chain makes of a tensor.

@@ -26,8 +26,6 @@ from tvm_scan.torch.ops.selective_adjoint import (
 )
 from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
 
-__all__ = ["CHUNK", "selective_scan_grouped"]
-
 
 @operator
 def selective_scan_grouped(

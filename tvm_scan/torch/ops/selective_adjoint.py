@@ -23,8 +23,6 @@ from tvm_scan.torch.ops.selective_tensors import DIFFERENTIABLE, SelectiveTensor
 from tvm_scan.torch.ops.transpose import transposed
 from tvm_scan.torch.private import transforms_active
 
-__all__ = ["CHUNK", "head_of", "head_width", "selective_scan_backward", "spec_of"]
-
 _SIZES = ("batch", "groups", "channels", "length", "steps")
 
 

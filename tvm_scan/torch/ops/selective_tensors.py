@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["DIFFERENTIABLE", "SelectiveTensors"]
-
 
 class SelectiveTensors(NamedTuple):
     """Tensors that a selective scan reads.

@@ -17,8 +17,6 @@ from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.trace.graph import graph_module
 from tvm_scan.torch.trace.results import result_types
 
-__all__ = ["scan_slices"]
-
 
 @torch_operator(mapped=one_by_one)
 def scan_slices(

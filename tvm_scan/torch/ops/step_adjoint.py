@@ -21,8 +21,6 @@ from tvm_scan.torch.ops.affine import affine_scan, shifted
 from tvm_scan.torch.private import is_watched, transforms_active
 from tvm_scan.torch.trace.graph import graph_module
 
-__all__ = ["dependencies", "solve_adjoint", "vjp"]
-
 #: Operators through which no derivative flows.
 _OPAQUE: tuple[str, ...]
 _OPAQUE = ("eq", "ne", "lt", "le", "gt", "ge", "detach", "full_like", "ones_like", "zeros_like")

@@ -19,8 +19,6 @@ from tvm_scan.torch.ops.step_adjoint import solve_adjoint, vjp
 from tvm_scan.torch.trace.graph import graph_module, may_be_serial, with_outputs
 from tvm_scan.torch.trace.results import result_types
 
-__all__ = ["step_scan"]
-
 
 def _element_types(tensors: Sequence[Tensor], prefix: bool) -> list[torch.dtype]:
     return [t.dtype for t in (*tensors, *(tensors if prefix else ()))]

@@ -13,8 +13,6 @@ from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec
 
-__all__ = ["transposed"]
-
 
 @functools.cache
 def _spec(dtype: torch.dtype, result: torch.dtype) -> KernelSpec:

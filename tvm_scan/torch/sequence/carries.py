@@ -28,8 +28,6 @@ from tvm_scan.torch.functions.ssd import ssd, terms
 from tvm_scan.torch.sequence.delta import run_delta
 from tvm_scan.torch.sequence.exchange import Exchange
 
-__all__ = ["CARRIES", "local_name"]
-
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -53,8 +51,8 @@ def _linear(total_of: Callable[[dict[str, Any]], Tensor], *unread: str) -> Calla
         stops = torch.zeros_like(total)
         if arguments.get("reset") is not None:
             stops = stops.masked_fill(_stopped(arguments, last), 1)
-        own = torch.stack((total, last.to(start.dtype), stops))
-        carry = exchange.carry(own, start, _entered)
+        part = torch.stack((total, last.to(start.dtype), stops))
+        carry = exchange.carry(part, start, _entered)
         return fn(**{**arguments, "h0": carry})
 
     return run
@@ -167,8 +165,8 @@ def _cumulative(
             x = x.to(torch.int64)
         # The carry of halves is not rounded.
         work = x.float() if x.dtype in _HALVES else x
-        own = total_of(work, dim)
-        carry = exchange.carry(own, torch.full_like(own, neutral), combine)
+        part = total_of(work, dim)
+        carry = exchange.carry(part, torch.full_like(part, neutral), combine)
         options = {n: arguments[n] for n in ("reverse", "exclusive") if n in arguments}
         more = _with_carry(carry, work, dim, exchange.reverse)
         return _without_carry(fn(more, dim, **options), dim, exchange.reverse).to(x.dtype)

@@ -16,8 +16,6 @@ from torch import Tensor
 from tvm_scan.torch.arguments import check
 from tvm_scan.torch.sequence.exchange import Exchange
 
-__all__ = ["run_delta"]
-
 #: Arguments with a step of time along the second axis.
 _TIMED = ("q", "r", "k", "v", "g", "w", "beta", "a", "b")
 
@@ -53,10 +51,10 @@ def run_delta(fn: Callable[..., Any], arguments: dict[str, Any], exchange: Excha
     columns = torch.cat((torch.zeros_like(start), identity), 3)
     values = torch.cat((v, v.new_zeros(*v.shape[:3], keys)), 3)
     alone = {"v": values, "initial_state": columns, "output_final_state": True}
-    _, own = fn(**{**arguments, **alone, "state_v_first": False})
+    _, last_of_slice = fn(**{**arguments, **alone, "state_v_first": False})
 
     def entered(state: Tensor, part: Tensor) -> Tensor:
         return part[..., width:] @ state + part[..., :width]
 
-    carry = exchange.carry(own, start, entered)
+    carry = exchange.carry(last_of_slice, start, entered)
     return fn(**{**arguments, "initial_state": carry.mT if v_first else carry})

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Exchange"]
-
 
 @dataclass(frozen=True)
 class Exchange:
@@ -21,13 +19,13 @@ class Exchange:
     reverse: bool
 
     def carry(
-        self, own: Tensor, start: Tensor, combine: Callable[[Tensor, Tensor], Tensor]
+        self, part: Tensor, start: Tensor, combine: Callable[[Tensor, Tensor], Tensor]
     ) -> Tensor:
         """Combine what comes before this slice: ``combine(combine(start, first), second) ..``."""
-        parts, carry = self.gather(own), start
+        parts, carry = self.gather(part), start
         # Every part takes part, so that no process has a gather without an adjoint.
         for other in self.order():
-            before = torch.full((), self.is_before(other), device=own.device)
+            before = torch.full((), self.is_before(other), device=part.device)
             # Through the part also where it is not used, without its numbers, and without those of
             # the carry: they may be infinite.
             entering = torch.where(before, carry, start.detach())

@@ -16,8 +16,6 @@ from tvm_scan.torch.private import FAKE_TENSOR_LOG
 from tvm_scan.torch.trace.graph import trace
 from tvm_scan.torch.trace.sizes import Kinds, has_names
 
-__all__ = ["apart_from_transforms", "held"]
-
 
 def held(owner: str, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...] | None:
     """Return what a compiled program holds of a user's function.

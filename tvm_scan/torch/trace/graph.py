@@ -17,8 +17,6 @@ from torch import Tensor
 from tvm_scan.torch.private import core_decompositions, fake_tensor_mode, schema_of
 from tvm_scan.torch.trace.sizes import Kinds, has_names, sized
 
-__all__ = ["graph_module", "is_pointwise", "may_be_serial", "trace", "with_outputs"]
-
 #: Operators that treat every element alike but are not tagged so by torch.
 _ALSO_POINTWISE = (
     "_to_copy.default",
@@ -195,7 +193,7 @@ def _resolved(target: str) -> Any:
 
 @functools.lru_cache(maxsize=512)
 def is_pointwise(text: str) -> bool:
-    """Return whether elements of results depend on the inputs' elements at their place only."""
+    """Return whether elements of results depend on the inputs' elements at their index only."""
     for target, _, _ in json.loads(text)["calls"]:
         if target == "getitem":
             return False

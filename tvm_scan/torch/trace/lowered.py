@@ -18,8 +18,6 @@ from tvm_scan.loops.declared import operator_loop, step_loop
 from tvm_scan.loops.frame import Frame
 from tvm_scan.relax.step.lowered import LoweredStep, time_loop
 
-__all__ = ["pointwise_step", "sliced_step"]
-
 
 def _lowered(graph: str, types: list[relax.TensorType]) -> LoweredStep:
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter

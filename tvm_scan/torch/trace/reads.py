@@ -20,8 +20,6 @@ import torch
 
 from tvm_scan.torch.private import is_watched
 
-__all__ = ["global_state", "state_of"]
-
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), torch.dtype)
 #: Builtins that give the same for the same arguments, and read nothing else.
 _PURE_NAMES = (

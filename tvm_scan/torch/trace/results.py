@@ -9,8 +9,6 @@ import torch
 from tvm_scan.torch.trace.graph import graph_module
 from tvm_scan.torch.trace.stored_traces import key_of, store_trace, stored_trace
 
-__all__ = ["result_types"]
-
 
 @functools.lru_cache(maxsize=512)
 def result_types(

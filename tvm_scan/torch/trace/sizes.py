@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Kinds", "constant_sizes", "has_names", "named_sizes", "sized"]
-
 #: Shape and dtype of each of some tensors; a size that varies is a name, a number below 0.
 Kinds = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 
@@ -34,7 +32,7 @@ def sized(kinds: Kinds) -> Kinds:
 
 
 def named_sizes(kinds: Kinds) -> Kinds:
-    """Name the sizes that vary in a program: the same at one place from the right, if equal."""
+    """Name the sizes that vary in a program: the same at one position from the right, if equal."""
     from torch.fx.experimental.symbolic_shapes import has_static_value
 
     known: list[tuple[int, Any]] = []

@@ -21,8 +21,6 @@ from tvm_scan.torch import entries
 from tvm_scan.torch.kernels.digest import KERNEL_SOURCES, source_digest
 from tvm_scan.torch.trace.reads import global_state
 
-__all__ = ["key_of", "store_trace", "stored_trace"]
-
 
 def key_of(state: tuple[Any, ...], *details: Any) -> str | None:
     """Return the key of a trace, given the function's state; None if it has none."""

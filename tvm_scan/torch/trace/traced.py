@@ -22,8 +22,6 @@ from tvm_scan.torch.trace.results import result_types
 from tvm_scan.torch.trace.sizes import Kinds, constant_sizes, named_sizes, sized
 from tvm_scan.torch.trace.stored_traces import key_of, store_trace, stored_trace
 
-__all__ = ["traced_operator", "traced_step"]
-
 _LIMIT = 64
 _traces: weakref.WeakKeyDictionary[Any, dict[Any, tuple[Any, ...]]] = weakref.WeakKeyDictionary()
 
