@@ -54,7 +54,7 @@ class StateSplit:
 
     @cached_property
     def outside(self) -> Any:
-        """What the step does apart from the states, as one statement."""
+        """The step apart from the states, as a statement."""
         return tir.seq([*self.before, *self.after])
 
     def with_dims(self, dims: tir.VarMap) -> StateSplit:

@@ -119,7 +119,7 @@ def _alone(recurrence: Recurrence, reduces: bool) -> WalkCounts:
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """What a step has on every plan that shares its states: counted once.
+    """Counts of a step that are those of every plan that shares its states.
 
     Attributes
     ----------

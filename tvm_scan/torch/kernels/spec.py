@@ -40,9 +40,8 @@ class KernelSpec:
 
     def __post_init__(self) -> None:
         # Asked at every call.
-        parts = (self.factory, self.options, self.sizes, self.or_serial)
-        parts = (*parts, self.no_scan, self.decided_by, self.measured_as)
-        object.__setattr__(self, "_hash", hash(parts))
+        parts = (self.factory, self.options, self.sizes, self.or_serial, self.no_scan)
+        object.__setattr__(self, "_hash", hash((*parts, self.decided_by, self.measured_as)))
 
     def __hash__(self) -> int:
         # Set past the dataclass, which is frozen, and of which it is no field.
