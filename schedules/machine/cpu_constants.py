@@ -50,18 +50,19 @@ def host_kind() -> str:
 @lru_cache(maxsize=64)
 def with_features(chip: CpuChip, target: Target) -> CpuChip:
     """A machine's constants under the instructions of a target."""
-
-    def has(feature: str) -> bool:
-        return device_of(target).has_features and bool(target_has_features(feature, target))
-
-    width = 64 if has("avx512f") else 32 if has("avx2") else 16
+    width = 64 if has_feature(target, "avx512f") else 32 if has_feature(target, "avx2") else 16
     product = chip.product_latency
-    if has("sse2") and not has("fma"):
+    if has_feature(target, "sse2") and not has_feature(target, "fma"):
         # A sum of its own after every product.
         product += chip.sum_latency + 1.0
     # Below AVX-512 a vector that moves by some cells is put together of two shuffles.
     shuffles = chip.shuffle_issue if width == 64 else chip.shuffle_issue / 2
     return replace(chip, vector_bytes=width, product_latency=product, shuffle_issue=shuffles)
+
+
+def has_feature(target: Target, feature: str) -> bool:
+    """Return whether a target's instructions have a feature of LLVM's name."""
+    return device_of(target).has_features and bool(target_has_features(feature, target))
 
 
 def machine_constants() -> tuple[CpuChip, str]:

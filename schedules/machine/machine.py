@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tvm.target import Target
-from tvm.target.codegen import target_has_features
 
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
-from tvm_scan.schedules.machine.cpu_constants import chip_of
+from tvm_scan.schedules.machine.cpu_constants import chip_of, has_feature
 from tvm_scan.schedules.machine.device import Device, compute_capability, device_of
 from tvm_scan.schedules.machine.gpu_chip import H200, GpuChip, gpu_chip_of
 
@@ -96,17 +95,13 @@ class Machine:
             shared_bytes=attr("max_shared_memory_per_block", device.shared_bytes),
             warp=attr("thread_warp_size", device.warp),
             cores=attr("num-cores", host_cores()),
-            ldexp=_has(target, "avx512f"),
-            line_stores=_has(target, "avx"),
+            ldexp=has_feature(target, "avx512f"),
+            line_stores=has_feature(target, "avx"),
             gpu=gpu_chip_of(capability),
             async_copies=device.async_copies and capability >= 80,
             chip=CpuChip() if device.is_gpu else chip_of(target),
             processor=str(attrs.get("mcpu") or attrs.get("arch") or Machine.processor),
         )
-
-
-def _has(target: Target, feature: str) -> bool:
-    return device_of(target).has_features and bool(target_has_features(feature, target))
 
 
 def host_processors() -> int:
