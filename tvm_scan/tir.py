@@ -253,10 +253,10 @@ def is_empty(stmt: Any) -> bool:
     return isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, tirx.IntImm)
 
 
-def block_with(block: Any, **changed: Any) -> Any:
+def block_with(block: SBlock, **changed: Any) -> SBlock:
     """Copy of an ``SBlock`` with other parts, by the names of its attributes."""
     names = "iter_vars reads writes name_hint body init alloc_buffers match_buffers annotations"
-    return tirx.SBlock(*(changed.get(name, getattr(block, name)) for name in names.split()))
+    return SBlock(*(changed.get(name, getattr(block, name)) for name in names.split()))
 
 
 def fresh_copy(stmt: Any) -> Any:
