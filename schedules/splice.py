@@ -8,13 +8,14 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Range, Var
+from tvm.ir import Range
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.tirx import ForKind, IterVar
 
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.extraction import root_nests
+from tvm_scan.schedules.common.ir import whole
 from tvm_scan.schedules.common.result import Built
 
 
@@ -44,20 +45,6 @@ def root_sref(sref: Any) -> Any:
     return sref
 
 
-def _block_with(block: SBlock, body: Any, allocs: list[Var]) -> SBlock:
-    return SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        body,
-        block.init,
-        allocs,
-        block.match_buffers,
-        block.annotations,
-    )
-
-
 def splice(sch: Schedule, block: SBlock, nest: Any, built: Built) -> None:
     """Replace ``nest``, which contains ``block``, by the statements of ``built``.
 
@@ -81,7 +68,7 @@ def splice(sch: Schedule, block: SBlock, nest: Any, built: Built) -> None:
     allocs = [b for b in old_root.alloc_buffers if b in used] + [
         b for b in built.allocs if b in used
     ]
-    new_root = _block_with(old_root, body, allocs)
+    new_root = tir.block_with(old_root, body=body, alloc_buffers=allocs)
     last = blocks_in(built.nests[-1])[0]
     with silent(sch):
         sch.state.replace(root, new_root, {old_root: new_root, block: last})
@@ -109,11 +96,12 @@ def refresh_flags(sch: Schedule, root: Any) -> None:
     store = tirx.BufferStore(scratch, tirx.const(0, "int32"), [axis_var])
     dummy = SBlock([axis], [], [region], "tvm_scan_refresh", store)
     loop = tirx.For(loop_var, 0, 1, ForKind.SERIAL, SBlockRealize([loop_var], True, dummy))
-    with_dummy = _block_with(block, tir.seq([block.body, loop]), [*block.alloc_buffers, scratch])
+    allocs = [*block.alloc_buffers, scratch]
+    with_dummy = tir.block_with(block, body=tir.seq([block.body, loop]), alloc_buffers=allocs)
     sch.state.replace(root, with_dummy, {block: with_dummy})
     sch.blockize(sch.get_loops(sch.get_sblock("tvm_scan_refresh", _function_of(sch, root)))[-1])
     current = root.stmt
-    clean = _block_with(current, block.body, list(block.alloc_buffers))
+    clean = tir.block_with(current, body=block.body, alloc_buffers=list(block.alloc_buffers))
     sch.state.replace(root, clean, {current: clean})
 
 
@@ -155,7 +143,9 @@ def ensure_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if old_root is None:
         root = SBlock([], [], [], "root", tir.seq(wrapped), None, allocs)
         return func.with_body(SBlockRealize([], True, root))
-    return func.with_body(SBlockRealize([], True, _with_body(old_root, tir.seq(wrapped), allocs)))
+    allocs = [*old_root.alloc_buffers, *allocs]
+    root = tir.block_with(old_root, body=tir.seq(wrapped), alloc_buffers=allocs)
+    return func.with_body(SBlockRealize([], True, root))
 
 
 def _block(nest: Any, number: int) -> Any:
@@ -165,32 +155,12 @@ def _block(nest: Any, number: int) -> Any:
     reads = [b for b in tir.buffers_loaded(nest).keys() if b not in allocated and b not in writes]
     block = SBlock(
         [],
-        [_whole(b) for b in reads],
-        [_whole(b) for b in writes],
+        [whole(b) for b in reads],
+        [whole(b) for b in writes],
         f"nest_{number}",
         nest,
     )
     return SBlockRealize([], True, block)
-
-
-def _with_body(root: SBlock, body: Any, allocs: list[Any]) -> SBlock:
-    return SBlock(
-        [],
-        list(root.reads),
-        list(root.writes),
-        root.name_hint,
-        body,
-        None,
-        [*root.alloc_buffers, *allocs],
-        list(root.match_buffers),
-        dict(root.annotations.items()),
-    )
-
-
-def _whole(buffer: Var) -> Any:
-    return tirx.BufferRegion(
-        buffer, [Range.from_min_extent(tir.zero_like(e), e) for e in tir.shape_of(buffer)]
-    )
 
 
 def nest_of(sch: Schedule, block: SBlock) -> tuple[tirx.PrimFunc, Any]:

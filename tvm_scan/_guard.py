@@ -66,12 +66,13 @@ def ensure_compatible() -> None:
     IncompatibleTVMError
         With the sentence of `check_versions`.
     """
-    sentence = check_versions(_installed("apache-tvm"), _installed("apache-tvm-ffi"))
+    sentence = check_versions(installed("apache-tvm"), installed("apache-tvm-ffi"))
     if sentence is not None:
         raise IncompatibleTVMError(sentence)
 
 
-def _installed(distribution: str) -> str | None:
+def installed(distribution: str) -> str | None:
+    """Version of a distribution; None where it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

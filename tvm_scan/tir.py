@@ -253,6 +253,12 @@ def is_empty(stmt: Any) -> bool:
     return isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, tirx.IntImm)
 
 
+def block_with(block: SBlock, **changed: Any) -> SBlock:
+    """Copy of an ``SBlock`` with other parts, by the names of its attributes."""
+    names = "iter_vars reads writes name_hint body init alloc_buffers match_buffers annotations"
+    return SBlock(*(changed.get(name, getattr(block, name)) for name in names.split()))
+
+
 def fresh_copy(stmt: Any) -> Any:
     """Copy of ``stmt`` whose loop variables and bindings are new.
 

@@ -27,7 +27,7 @@ from tvm_scan.errors import ScanError
 from tvm_scan.extraction.threads import without_threads
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.default import host_target
-from tvm_scan.schedules.verification.inputs import index_limits, unit_factors
+from tvm_scan.schedules.verification.inputs import index_limits, storage, unit_factors
 
 #: First words of the message about a wrong candidate, also through a worker's error text.
 WRONG = "tvm_scan found a wrong candidate"
@@ -189,10 +189,10 @@ def _arrays(
             out.append(rng.integers(low, high, shape).astype(dtype))
         elif kind == "exact":
             values = rng.choice([-1, 1], shape) if param in gates else rng.integers(-3, 4, shape)
-            out.append(values.astype(_storage(dtype)))
+            out.append(values.astype(storage(dtype)))
         else:
             values = _floats(kind, shape, rng) * factors.get(param, 1.0)
-            out.append(values.astype(_storage(dtype)))
+            out.append(values.astype(storage(dtype)))
     return out
 
 
@@ -202,14 +202,6 @@ def _floats(kind: str, shape: list[int], rng: np.random.Generator) -> np.ndarray
     if kind == "negative":
         return rng.uniform(-1.0, -0.1, shape)
     return rng.standard_normal(shape) * (0.1 if kind == "small" else 1.0)
-
-
-def _storage(dtype: str) -> Any:
-    if dtype == "bfloat16":
-        import ml_dtypes
-
-        return ml_dtypes.bfloat16
-    return dtype
 
 
 def _gates(recurrence: TimeLoop) -> list[Any]:

@@ -60,10 +60,12 @@ class Pool:
     ----------
     width : int
         Cells of a vector.
+    name : str
+        Of the registers, before their number.
     """
 
-    def __init__(self, width: int) -> None:
-        self.width = width
+    def __init__(self, width: int, name: str = "p") -> None:
+        self.width, self.name = width, name
         self._buffers: dict[tuple[int, str], Var] = {}
 
     @property
@@ -74,7 +76,7 @@ class Pool:
     def get(self, number: int, dtype: str) -> Var:
         """Register ``number`` of that dtype."""
         if (number, dtype) not in self._buffers:
-            self._buffers[number, dtype] = local(f"p{number}", [self.width], dtype)
+            self._buffers[number, dtype] = local(f"{self.name}{number}", [self.width], dtype)
         return self._buffers[number, dtype]
 
 

@@ -10,10 +10,10 @@ from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
-from tvm_scan.schedules.common.ir import local
+from tvm_scan.schedules.common.polynomials import Pool
 
 
-class StripSums:
+class StripSums(Pool):
     """Registers of one vector of lanes, for what a loop adds to again and again.
 
     A block of more lanes than a vector operation has keeps ``y[lane]`` in memory, and LLVM cannot
@@ -28,13 +28,7 @@ class StripSums:
     """
 
     def __init__(self, width: int) -> None:
-        self.width = width
-        self._buffers: dict[tuple[int, str], Var] = {}
-
-    @property
-    def buffers(self) -> list[Var]:
-        """Buffers to allocate, and to touch outside of the vector loop."""
-        return list(self._buffers.values())
+        super().__init__(width, "sum")
 
     def __call__(self, stmt: Any, lane: Any) -> Any:
         """``stmt`` with the sums of its loops in registers.
@@ -50,7 +44,7 @@ class StripSums:
         def on_loop(loop: tirx.For) -> Any:
             body, before, after = loop.body, [], []
             for number, cell in enumerate(_sums_of(loop)):
-                register = self._register(number, tir.dtype_of(cell.source))
+                register = self.get(number, tir.dtype_of(cell.source))
                 there = tirx.BufferLoad(register, [lane])
                 body = _moved(body, cell, register, lane)
                 before.append(tirx.BufferStore(register, cell, [lane]))
@@ -61,11 +55,6 @@ class StripSums:
             return tir.seq([*before, whole, *after])
 
         return tvm_ffi.structural_map(stmt, (tirx.For, on_loop))
-
-    def _register(self, number: int, dtype: str) -> Var:
-        if (number, dtype) not in self._buffers:
-            self._buffers[number, dtype] = local(f"sum{number}", [self.width], dtype)
-        return self._buffers[number, dtype]
 
 
 def _sums_of(loop: tirx.For) -> list[TensorLoad]:

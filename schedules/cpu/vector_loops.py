@@ -63,14 +63,5 @@ def _in_block(block: SBlock, ldexp: bool) -> SBlock:
     # Without a use outside of the vector loops TVM would shrink these to one cell.
     body = tir.seq([clear(buffers), body])
     kernel = on_stack(Kernel(block.name_hint, [], [], body, buffers))
-    return SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        kernel.body,
-        block.init,
-        [*block.alloc_buffers, *kernel.allocs],
-        block.match_buffers,
-        block.annotations,
-    )
+    allocs = [*block.alloc_buffers, *kernel.allocs]
+    return tir.block_with(block, body=kernel.body, alloc_buffers=allocs)

@@ -237,17 +237,8 @@ def _without_extremes(nest: Any) -> Any:
             tirx.BufferStore(register, tirx.const(bits, "uint32"), [int_const(0, "int32")])
             for bits, register in registers.items()
         ]
-        return SBlock(
-            block.iter_vars,
-            block.reads,
-            block.writes,
-            block.name_hint,
-            tir.seq([*stores, body]),
-            block.init,
-            [*block.alloc_buffers, *registers.values()],
-            block.match_buffers,
-            block.annotations,
-        )
+        allocs = [*block.alloc_buffers, *registers.values()]
+        return tir.block_with(block, body=tir.seq([*stores, body]), alloc_buffers=allocs)
 
     return tvm_ffi.structural_map(nest, (SBlock, on_block))
 

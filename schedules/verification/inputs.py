@@ -144,7 +144,7 @@ def _values(
         "denormal": lambda: rng.uniform(-1, 1, shape) * _smallest_normal(dtype),
     }
     values = draw.get(kind, lambda: rng.standard_normal(shape))() * factor
-    return values.astype(_storage(dtype))
+    return values.astype(storage(dtype))
 
 
 def unit_factors(loop: TimeLoop) -> tir.VarMap:
@@ -179,7 +179,8 @@ def _changed(array: np.ndarray, relative: float, rng: np.random.Generator) -> np
         return (wide * (1 + relative * rng.uniform(-1, 1, array.shape))).astype(array.dtype)
 
 
-def _storage(dtype: str) -> Any:
+def storage(dtype: str) -> Any:
+    """NumPy's dtype of a name."""
     if dtype == "bfloat16":
         import ml_dtypes
 

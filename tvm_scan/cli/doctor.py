@@ -8,13 +8,12 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tvm_scan._guard import check_versions
+from tvm_scan._guard import check_versions, installed
 from tvm_scan.cli.support.failure import UNHEALTHY, CommandError
 from tvm_scan.cli.support.options import DATABASE, Json
 from tvm_scan.cli.support.terminal import print_json, print_wrapped, visible
@@ -78,14 +77,6 @@ def command(
             f"{', '.join(f.name for f in bad)}; the commands above mend it",
             UNHEALTHY,
         )
-
-
-def installed(distribution: str) -> str | None:
-    """Version of a distribution; None where it is not installed."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _pip(what: str) -> str:

@@ -66,9 +66,9 @@ def FuseScans(target: Target | str | None = None, database: Any = None) -> tvm.i
 
     An input that an elementwise operator makes (broadcasts, casts, gates, activations) is
     computed where a step reads it, and an output that only an elementwise operator reads is never
-    stored: one pass over memory instead of several. Fused is what has no other reader, in a
-    dataflow block, where the result is provably still the same recurrence with a plan of the same
-    kind; everything else stays as it is. What was fused is logged to ``tvm_scan`` at INFO.
+    stored: one pass over memory instead of several. An operator of a dataflow block is fused if it
+    has no other reader, and the result is provably still the same recurrence with a plan of the
+    same kind; everything else stays as it is. What was fused is logged to ``tvm_scan`` at INFO.
 
     Put it between ``LegalizeScans`` and ``ParallelizeScans``.
 

@@ -39,17 +39,7 @@ def rebuilt(
 
     def on_block(block: SBlock) -> SBlock:
         reads, writes, _ = get_sblock_access_region(block, buffers)
-        return SBlock(
-            block.iter_vars,
-            reads,
-            writes,
-            block.name_hint,
-            block.body,
-            block.init,
-            block.alloc_buffers,
-            block.match_buffers,
-            block.annotations,
-        )
+        return tir.block_with(block, reads=reads, writes=writes)
 
     inner = tvm_ffi.structural_map(root.body, (SBlock, on_block))
     allocs = [*root.alloc_buffers, *local]

@@ -12,7 +12,7 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlockRealize
 
 from tvm_scan import tir
 from tvm_scan.torch.kernels.scratch import DTYPES, QUESTION
@@ -37,17 +37,7 @@ def with_scratch(func: tirx.PrimFunc, sizes: tuple[str, ...]) -> Any:
     root = realize.block
     lifted = [b for b in root.alloc_buffers if str(b.scope()) == "global"]
     local_buffers = [b for b in root.alloc_buffers if not any(b.same_as(o) for o in lifted)]
-    block = SBlock(
-        root.iter_vars,
-        root.reads,
-        root.writes,
-        root.name_hint,
-        root.body,
-        root.init,
-        local_buffers,
-        root.match_buffers,
-        root.annotations,
-    )
+    block = tir.block_with(root, alloc_buffers=local_buffers)
     body = SBlockRealize(realize.iter_values, realize.predicate, block)
     main = tirx.PrimFunc([*func.params, *lifted], body, func.ret_type, attrs=func.attrs)
     return tvm.IRModule({"main": main, QUESTION: _question(lifted, sizes, func)})
