@@ -86,7 +86,7 @@ class Block:
 
     def at_once(self, chip: GpuChip) -> int:
         """Threads that a multiprocessor holds: of whole blocks, and with their memory."""
-        by_memory = chip.shared_bytes // (self.shared_bytes + chip.block_bytes)
+        by_memory = chip.shared_bytes // max(1, self.shared_bytes + chip.block_bytes)
         held = max(1, min(chip.blocks, by_memory, chip.threads // max(1, self.all_threads)))
         return self.all_threads * held
 

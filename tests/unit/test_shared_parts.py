@@ -1,12 +1,15 @@
-"""What the states of a step share is made once for the step, by trees too."""
+"""What the states of a step share is made once; a sum over them that begins at zero."""
+
+from dataclasses import replace
 
 import pytest
 from tvm import tirx
 from tvm.script import tirx as T
 
 from tests.support.cuda_harness import CUDA_TARGET, emit_cuda
-from tvm_scan import ScanPlan, library, parallelize, tir
+from tvm_scan import ScanPlan, extract, library, parallelize, tir
 from tvm_scan.schedules.common.shared_parts import shared_parts
+from tvm_scan.schedules.common.state_split import split_of
 
 STEPS = 4
 
@@ -39,3 +42,14 @@ def test_what_depends_on_a_state_stays():
     assert tir.structurally_equal(shared_parts([whole * state], [n])[0][0][1], whole)
     names, (part,) = shared_parts([tail], [])
     assert names == [] and part.same_as(tail), "an element of one cell has nothing to share"
+
+
+def test_a_sum_begins_at_zero_or_not():
+    """Where it does, the threads' sums are the sum; else they are added to what it begins with."""
+    split = split_of(extract(library.selective_scan(1, 4, 64, 16)))
+    (cell,) = split.sums
+    assert split.begins_at_zero(cell)
+    first = tirx.BufferStore(cell.source, tirx.FloatImm("float32", 1.0), list(cell.indices))
+    other = [s for s in split.before if cell.source not in tir.buffers_stored(s)]
+    assert not replace(split, before=(*other, first)).begins_at_zero(cell)
+    assert not replace(split, before=(*split.before, first)).begins_at_zero(cell)

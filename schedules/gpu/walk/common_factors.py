@@ -21,8 +21,9 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.invariants import register_of
-from tvm_scan.schedules.common.ir import int_const, local
+from tvm_scan.schedules.common.ir import local
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
+from tvm_scan.schedules.gpu.thread.registers import cell_of, set_cell
 
 
 @lru_cache(maxsize=64)
@@ -95,13 +96,12 @@ class _Products:
 
     def _register(self, value: Any) -> Any:
         """The register that holds ``value``; one for all products that are alike."""
-        zero = int_const(0, "int32")
         for store in self.stores:
             if tir.structurally_equal(store.value, value):
-                return tirx.BufferLoad(store.buffer, [zero])
+                return cell_of(store.buffer)
         register = local(f"factor{len(self.stores)}", [1], tir.dtype_of(value))
-        self.stores.append(tirx.BufferStore(register, value, [zero]))
-        return tirx.BufferLoad(register, [zero])
+        self.stores.append(set_cell(register, value))
+        return cell_of(register)
 
 
 def _factors(expr: Any) -> list[Any]:

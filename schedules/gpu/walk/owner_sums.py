@@ -19,6 +19,7 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import int_const, local
+from tvm_scan.schedules.gpu.thread.registers import cell_of, set_cell
 from tvm_scan.schedules.gpu.warp.shuffles import shuffled
 
 #: Owners whose sums are exchanged together: more write out more steps to save little.
@@ -56,7 +57,7 @@ class OwnerSums:
 
     def hold(self, number: int, step: int, value: Any) -> Any:
         """The thread's part of a sum, in step ``step`` of the owners together."""
-        return _set(self._parts[number], step, value)
+        return set_cell(self._parts[number], value, step)
 
     def exchanged(self, done: int) -> list[Any]:
         """Exchange the parts of owners that differ in a bit, when ``done`` have their steps."""
@@ -67,9 +68,9 @@ class OwnerSums:
             low, high = (done - 2 * distance) * self.items, (done - distance) * self.items
             for part in self._parts:
                 for k in range(self.items):
-                    a, b = _cell(part, low + k), _cell(part, high + k)
+                    a, b = cell_of(part, low + k), cell_of(part, high + k)
                     sent = shuffled("_xor", tirx.Select(upper, a, b), distance)
-                    stmts.append(_set(part, low + k, tirx.Select(upper, b, a) + sent))
+                    stmts.append(set_cell(part, tirx.Select(upper, b, a) + sent, low + k))
             distance *= 2
         return stmts
 
@@ -81,10 +82,10 @@ class OwnerSums:
             for k in range(self.items):
                 distance = self.together
                 while distance < self.threads:
-                    rest = shuffled("_xor", _cell(part, k), distance)
-                    stmts.append(_set(part, k, _cell(part, k) + rest))
+                    rest = shuffled("_xor", cell_of(part, k), distance)
+                    stmts.append(set_cell(part, cell_of(part, k) + rest, k))
                     distance *= 2
-                total = _set(result, k, _cell(part, k))
+                total = set_cell(result, cell_of(part, k), k)
                 alone = self.together == self.threads
                 stmts.append(total if alone else tirx.IfThenElse(mine, total, None))
         return stmts
@@ -92,11 +93,3 @@ class OwnerSums:
 
 def _registers(cell: TensorLoad, suffix: str, size: int) -> Var:
     return local(f"{cell.source.name}_{suffix}", [size], tir.dtype_of(cell))
-
-
-def _cell(buffer: Var, index: int) -> Any:
-    return tirx.BufferLoad(buffer, [int_const(index, "int32")])
-
-
-def _set(buffer: Var, index: int, value: Any) -> Any:
-    return tirx.BufferStore(buffer, value, [int_const(index, "int32")])

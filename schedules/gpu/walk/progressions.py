@@ -33,6 +33,7 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.gpu.shared.state_loads import StateLoads
+from tvm_scan.schedules.gpu.thread.registers import cell_of, set_cell
 from tvm_scan.schedules.gpu.walk.exponentials import BaseTwo, bare_exp2, is_exp2, iterations
 from tvm_scan.schedules.machine.terms import all_of_warp
 
@@ -80,7 +81,7 @@ class Progressions:
     @property
     def holds(self) -> Any:
         """The condition that the exponents of all threads of the warp lie in equal steps."""
-        return tirx.NE(_cell(self._holds), int_const(0, "int32"))
+        return tirx.NE(cell_of(self._holds), int_const(0, "int32"))
 
     def begin(self) -> list[Any]:
         """Compare, before the first step and after the exponents are loaded."""
@@ -88,12 +89,12 @@ class Progressions:
             return []
         stmts, conditions = [], []
         for part in self._all:
-            stmts.append(_set(part.step, part.mean_step(self.states_each)))
+            stmts.append(set_cell(part.step, part.mean_step(self.states_each)))
             conditions += part.conditions(self.states_each)
         every = conditions[0]
         for condition in conditions[1:]:
             every = tirx.And(every, condition)
-        return [*stmts, _set(self._holds, all_of_warp(every))]
+        return [*stmts, set_cell(self._holds, all_of_warp(every))]
 
     def applied(self, loop: tirx.For) -> Any:
         """A loop over a thread's states with powers; other exponentials by their instruction."""
@@ -108,7 +109,7 @@ class Progressions:
                 if factor is not None:
                     if not any(part is other for other, _ in used):
                         used.append((part, factor))
-                    return _cell(part.gate)
+                    return cell_of(part.gate)
             return bare_exp2(call.args[0])
 
         body = tvm_ffi.structural_map(loop.body, (Call, on_call))
@@ -116,10 +117,10 @@ class Progressions:
         if not used:
             return changed
         for part, factor in used:
-            parts.append(_set(part.gate, bare_exp2(factor * _cell(part.exponents))))
-            parts.append(_set(part.ratio, bare_exp2(factor * _cell(part.step))))
+            parts.append(set_cell(part.gate, bare_exp2(factor * cell_of(part.exponents))))
+            parts.append(set_cell(part.ratio, bare_exp2(factor * cell_of(part.step))))
         next_gates = tir.seq(
-            [_set(part.gate, _cell(part.gate) * _cell(part.ratio)) for part, _ in used]
+            [set_cell(part.gate, cell_of(part.gate) * cell_of(part.ratio)) for part, _ in used]
         )
         return tir.seq(
             [
@@ -144,15 +145,15 @@ class _Progression:
         return [self.step, self.gate, self.ratio]
 
     def mean_step(self, count: int) -> Any:
-        last = _cell(self.exponents, count - 1)
-        return (last - _cell(self.exponents)) * tirx.FloatImm(_F32, 1 / (count - 1))
+        last = cell_of(self.exponents, count - 1)
+        return (last - cell_of(self.exponents)) * tirx.FloatImm(_F32, 1 / (count - 1))
 
     def conditions(self, count: int) -> list[Any]:
         """The step has the sign of the exponents, and each is where it has to be."""
-        first, step, zero = _cell(self.exponents), _cell(self.step), tirx.FloatImm(_F32, 0.0)
+        first, step, zero = cell_of(self.exponents), cell_of(self.step), tirx.FloatImm(_F32, 0.0)
         held = [first * step > zero]
         for s in range(1, count - 1):
-            exponent = _cell(self.exponents, s)
+            exponent = cell_of(self.exponents, s)
             due = first + step * tirx.FloatImm(_F32, float(s))
             # Neither holds of infinities or NaN.
             held.append(tirx.abs(exponent - due) < tirx.abs(due) * tirx.FloatImm(_F32, _OFF))
@@ -192,11 +193,3 @@ def _is_steady(loops: Sequence[tirx.For], load: TensorLoad) -> bool:
 
         tvm_ffi.structural_walk(part, [(Call, on_call)])
     return len(factors) == 1 and not varies
-
-
-def _cell(buffer: Var, index: int = 0) -> Any:
-    return tirx.BufferLoad(buffer, [int_const(index, "int32")])
-
-
-def _set(buffer: Var, value: Any) -> Any:
-    return tirx.BufferStore(buffer, value, [int_const(0, "int32")])

@@ -19,6 +19,7 @@ from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, StagedItems, stead
 from tvm_scan.schedules.gpu.shared.state_loads import StateLoads
 from tvm_scan.schedules.gpu.shared.walk_tiles import WalkTiles
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
+from tvm_scan.schedules.gpu.thread.registers import cell_of, set_cell
 from tvm_scan.schedules.gpu.walk.exponentials import in_base_two
 from tvm_scan.schedules.gpu.walk.owner_sums import OwnerSums
 from tvm_scan.schedules.gpu.walk.progressions import Progressions
@@ -135,10 +136,8 @@ class WalkRegisters:
 
     def begin_lasting(self) -> list[Any]:
         """Load, before the first step, what lasts."""
-        zero = int_const(0, "int32")
         return [
-            tirx.BufferStore(register, self.replica.instantiate(load), [zero])
-            for load, register in self.lasting
+            set_cell(register, self.replica.instantiate(load)) for load, register in self.lasting
         ]
 
     def with_lasting(self, stmt: Any) -> Any:
@@ -147,7 +146,7 @@ class WalkRegisters:
         def on_load(load: TensorLoad) -> Any:
             for lasting, register in self.lasting:
                 if tir.structurally_equal(load, lasting):
-                    return tirx.BufferLoad(register, [int_const(0, "int32")])
+                    return cell_of(register)
             return load
 
         return tir.map_loads(stmt, on_load)

@@ -35,6 +35,7 @@ from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.state_split import split_states
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
+from tvm_scan.schedules.gpu.thread.registers import cell_of
 from tvm_scan.schedules.gpu.walk.elementary import in_few_instructions
 from tvm_scan.schedules.gpu.walk.exponentials import with_share
 from tvm_scan.schedules.gpu.walk.registers import WalkRegisters
@@ -256,7 +257,7 @@ class Walk(WalkRegisters):
         def on_load(load: TensorLoad) -> Any:
             for staged, now in self.current:
                 if tir.structurally_equal(load, staged.access):
-                    return tirx.BufferLoad(now, [int_const(0, "int32")])
+                    return cell_of(now)
             return self.loads.read(load, part.loop_var, k)
 
         split = self.split.with_dims(dims)
