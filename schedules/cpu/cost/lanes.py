@@ -83,17 +83,19 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
 def _evicted(step: Step, chip: CpuChip, width: int) -> float:
     """Bytes of lines that rows of a block take from one another before they are used up.
 
-    Rows a multiple of a page apart meet in one set of the nearest cache. Arrays are counted as if
-    they began at the same place of a page, as large ones do.
+    Rows of an array that are a multiple of a page apart meet in one set of the nearest cache; on a
+    Zen 3, 64 of 4096 steps in vectors of 16 lanes take five times as long as in tiles. Rows of
+    different arrays seldom do: an Emerald Rapids walks 8 of three arrays without loss.
     """
-    rows = [a for a in moving(step) if a.along_time in (1, -1) and a.along_lane not in (0, 1, None)]
-    lines = 0
-    for a in rows:
-        sets = _PAGE // gcd(abs(a.along_lane or 0) * a.size, _PAGE)
-        lines += ceil(width / sets)
-    if lines <= chip.nearest // _PAGE or step.loads + step.stores <= chip.nearest:
+    if step.loads + step.stores <= chip.nearest:
         return 0.0
-    return float(step.rows * step.length * sum(a.times * (64 - a.size) for a in rows))
+    cells = 0.0
+    for a in moving(step):
+        if a.along_time in (1, -1) and a.along_lane not in (0, 1, None):
+            sets = _PAGE // gcd(abs(a.along_lane or 0) * a.size, _PAGE)
+            if ceil(width / sets) > chip.nearest // _PAGE:
+                cells += a.times * (64 - a.size)
+    return step.rows * step.length * cells
 
 
 def _unfollowed(step: Step, width: int) -> float:

@@ -25,9 +25,8 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
 #: Steps of a constant loop that LLVM unrolls fully.
 _UNROLLED = 3 << 5
-#: Cycles around a row that is a loop, whose end is a branch that few processors foresee, and around
-#: one that is written out. On a Zen 3, 27802 rows of 7 steps take 10 cycles each, steps included.
-_ROW, _WRITTEN = 13.0, 3.0
+#: Cycles around a row.
+_ROW = 13.0
 #: Cycles of a branch that was guessed wrong, in the middle of others' work.
 _SURPRISE = 7.0
 
@@ -43,11 +42,8 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     short = None if step.history and not step.backwards else short_row(step, chip)
     if short is not None:
         return CpuWork(step.rows * short, 1.0, 0.0, **memory)
-    written = step.length <= _UNROLLED
-    # Where a row is written out, what a step stored is still in a register at the next.
-    waits = FORWARD if step.guarded and not written else 0.0
-    chain = latency_of(step.chain, chip) + waits
-    loops = 0.0 if written else LOOP
+    chain = latency_of(step.chain, chip) + (FORWARD if step.guarded else 0.0)
+    loops = 0.0 if step.length <= _UNROLLED else LOOP
     issued = step_cycles(step, chip) + loops / chip.issue
     if step.state:
         cells = sum(part.cells for part in step.parts)
@@ -60,7 +56,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
         # Numbers in no order have about ln(n) + 0.6 running maxima, each a wrong guess.
         surprises = _SURPRISE * (log(step.length) + 0.6)
     return CpuWork(
-        total * each + step.rows * ((_WRITTEN if written else _ROW) + surprises),
+        total * each + step.rows * (_ROW + surprises),
         1.0,
         0.0,
         **memory,

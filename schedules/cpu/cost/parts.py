@@ -57,11 +57,13 @@ def step_cycles(step: Step, chip: CpuChip) -> float:
 def vector_cycles(counts: Counts, cells: float, chip: CpuChip, ldexp: bool, library: bool) -> float:
     """Cycles of the same on so many cells of vectors."""
     each = cells / chip.vector_bytes
-    # A vector that is not full takes as long as one that is.
-    calls = counts.calls * (_POLYNOMIAL + (0.0 if ldexp else _UNSCALED)) * max(1.0, 4 * each)
+    # A vector that is not full takes as long as one that is; below 64 bytes there are three ports
+    # for it, where those of 64 have two.
+    least = 1.0 if chip.vector_bytes < 64 else 2 / 3
+    calls = counts.calls * (_POLYNOMIAL + (0.0 if ldexp else _UNSCALED)) * max(least, 4 * each)
     if library:
         calls = 0.0
-    issued = (max(counts.operations, counts.bytes * each) + calls) / chip.vector_issue
+    issued = (max(least * counts.operations, counts.bytes * each) + calls) / chip.vector_issue
     called = counts.calls * cells * (_CALL_SHARE * chip.call + 2) if library else 0.0
     # A division of a vector is as many narrow ones, two at a time.
     return issued + called + counts.quotients * cells * chip.quotient / 4
