@@ -43,7 +43,7 @@ _BATCH = 5
 _INTEGER_STEP = 4.0
 #: Lanes and steps of interleaved chains, of which arrays are in the private cache.
 _LANES, _RUNS = 8, 1024
-_TURNS = ScanPlan.of("cpu", "lanes", lane_block=_LANES)
+_INTERLEAVED = ScanPlan.of("cpu", "lanes", lane_block=_LANES)
 
 
 def calibrate(seconds: float = 0.3) -> Path:
@@ -97,8 +97,8 @@ def measured(seconds: float = 0.3) -> CpuChip:
     clipped = step(_clipped()) / cycle
     # Chains that take turns in runs of steps: more are under way the more of them wait. What a
     # product and its store take then says how many wait.
-    turns = schedule_nests(linear_recurrence(_LANES, _RUNS), _target(), _TURNS)
-    taken = (_least(_loop(turns), seconds) - start) / (_LANES * _RUNS) / cycle
+    interleaved = schedule_nests(linear_recurrence(_LANES, _RUNS), _target(), _INTERLEAVED)
+    taken = (_least(_loop(interleaved), seconds) - start) / (_LANES * _RUNS) / cycle
     pooled = schedule_nests(cumsum(2, 1), _target(), ScanPlan.of("cpu", "lanes"))
     wake = max(1e-8, _least(_loop(pooled), seconds) - start)
     near = _copied(known.nearest // 4, 1, 2, seconds)

@@ -40,13 +40,13 @@ def shared_parts(
     list of Expr
         The element with the names.
     """
-    found: list[Any] = []
+    shared: list[Any] = []
     skip = tvm_ffi.WalkResult.SKIP
 
     def visit(node: Any) -> Any:
         if not tir.contains_var(node, list(states)) and is_costly(node):
-            if not any(tir.structurally_equal(node, other) for other in found):
-                found.append(node)
+            if not any(tir.structurally_equal(node, other) for other in shared):
+                shared.append(node)
             return skip
         # What stands under a condition may not be computed where it is false.
         conditional = isinstance(node, Call) and tir.call_name(node) == "prim.if_then_else"
@@ -57,7 +57,7 @@ def shared_parts(
             tvm_ffi.structural_walk(part, [(kind, visit) for kind in _KINDS], order="pre")
     names = [
         (tirx.Var(f"shared{number}", tir.dtype_of(value)), value)
-        for number, value in enumerate(found)
+        for number, value in enumerate(shared)
     ]
     parts = list(element)
     for name, value in names:

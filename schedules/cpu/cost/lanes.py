@@ -85,7 +85,7 @@ def _evicted(step: Step, chip: CpuChip, width: int) -> float:
 
     Rows of an array that are a multiple of a page apart meet in one set of the nearest cache; on a
     Zen 3, 64 of 4096 steps in vectors of 16 lanes take five times as long as in tiles. Rows of
-    different arrays seldom do: an Emerald Rapids walks 8 of three arrays without loss.
+    different arrays seldom do: an Emerald Rapids reads 8 of three arrays without loss.
     """
     if step.loads + step.stores <= chip.nearest:
         return 0.0

@@ -9,14 +9,12 @@ from tvm.ir import Var
 
 from tvm_scan.schedules.common.ir import int_const
 
-__all__ = ["cell_of", "set_cell"]
-
 
 def cell_of(array: Var, index: int = 0) -> Any:
-    """The value of a cell of an array of one axis."""
+    """Value of a cell of an array of one axis."""
     return tirx.BufferLoad(array, [int_const(index, "int32")])
 
 
 def set_cell(array: Var, value: Any, index: int = 0) -> Any:
-    """The statement that sets such a cell."""
+    """Statement that sets such a cell."""
     return tirx.BufferStore(array, value, [int_const(index, "int32")])

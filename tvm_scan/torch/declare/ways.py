@@ -47,7 +47,7 @@ class _New:
 class Way:
     """A kernel, and where its operands and the results of a call are.
 
-    Both are places in what a call has gathered: its arguments, then `numbers`, those that are
+    Both are indices of what a call has gathered: its arguments, then `numbers`, those that are
     `changed`, and those that are `new`.
 
     Attributes
@@ -86,25 +86,25 @@ class Way:
         for number, dtype, is_copied in self.changed:
             tensor = values[number].to(dtype)
             pool.append(prepared(tensor) if is_copied else tensor)
-        for one in self.new:
-            pool.append(one.make(values))
+        for operand in self.new:
+            pool.append(operand.make(values))
         launch(kernel_at(self.key).call, *self.operands(pool))
         for number in self.written:
             torch.autograd.graph.increment_version(values[number])
         if not self.converted:
             return self.results(pool)
         results = [*self.results(pool)]
-        for place, dtype in self.converted:
-            results[place] = results[place].to(dtype)
+        for index, dtype in self.converted:
+            results[index] = results[index].to(dtype)
         return tuple(results)
 
 
-def pick(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """Return a function of a sequence: the tuple of what it has at some places."""
-    if len(places) > 1:
-        return itemgetter(*places)  # of one place it returns no tuple
-    (place,) = places or (None,)
-    return lambda sequence: () if place is None else (sequence[place],)
+def pick(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Return a function of a sequence: the tuple of what it has at some indices."""
+    if len(indices) > 1:
+        return itemgetter(*indices)  # of one index it returns no tuple
+    (index,) = indices or (None,)
+    return lambda sequence: () if index is None else (sequence[index],)
 
 
 def _like(result: Tensor, values: Sequence[Any]) -> int:
@@ -124,39 +124,39 @@ def way_of(gathered: Gathered, values: Sequence[Any], result: Any) -> Way | None
         return None
     (run,) = gathered.runs
     sources = {id(to): source for source, to in gathered.conversions}
-    made = {id(sources.get(id(part), part)) for part in result}
+    new_ids = {id(sources.get(id(part), part)) for part in result}
     numbers: list[Any] = []
     changed: list[tuple[int, torch.dtype, bool]] = []
     new: list[_New] = []
     # Of each operand, in which of the parts of what a call gathers it is, and where there.
     parts: list[tuple[int, int]] = []
-    for one in run.operands:
-        source = sources.get(id(one), one)
+    for operand in run.operands:
+        source = sources.get(id(operand), operand)
         number = next((n for n, value in enumerate(values) if value is source), -1)
-        if not isinstance(one, Tensor):
+        if not isinstance(operand, Tensor):
             parts.append((1, len(numbers)))
-            numbers.append(one)
+            numbers.append(operand)
         elif number >= 0:
-            is_copied = prepared(one).data_ptr() != one.data_ptr()
-            is_changed = is_copied or source is not one
+            is_copied = prepared(operand).data_ptr() != operand.data_ptr()
+            is_changed = is_copied or source is not operand
             parts.append((2, len(changed)) if is_changed else (0, number))
-            changed += [(number, one.dtype, is_copied)] * is_changed
-        elif id(one) in made:
+            changed += [(number, operand.dtype, is_copied)] * is_changed
+        elif id(operand) in new_ids:
             parts.append((3, len(new)))
-            new.append(_New(one.shape, one.dtype, one.device, _like(one, values)))
+            new.append(_New(operand.shape, operand.dtype, operand.device, _like(operand, values)))
         else:  # something else was computed of the arguments
             return None
     starts = list(accumulate((len(values), len(numbers), len(changed)), initial=0))
-    operands = [starts[part] + place for part, place in parts]
+    operands = [starts[part] + index for part, index in parts]
     results: list[int] = []
     for part in result:
         operand = sources.get(id(part), part)
-        place = next((n for n, one in enumerate(run.operands) if one is operand), -1)
+        index = next((n for n, passed in enumerate(run.operands) if passed is operand), -1)
         # What a kernel writes to a copy is in no argument.
-        if place < 0 or parts[place][0] == 2:
+        if index < 0 or parts[index][0] == 2:
             return None
-        results.append(operands[place])
+        results.append(operands[index])
     converted = [(n, part.dtype) for n, part in enumerate(result) if id(part) in sources]
-    written = tuple(place for place in results if place < len(values))
+    written = tuple(index for index in results if index < len(values))
     taken = tuple(numbers), tuple(changed), tuple(new), pick(operands), pick(results)
     return Way(run.key, *taken, tuple(converted), written)
