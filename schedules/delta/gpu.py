@@ -5,7 +5,7 @@ columns, and the triangles. A thread makes entries of the triangles from whole v
 system is solved by one thread; products are one cell of the result at a time, the columns of a warp
 side by side, so that reads of the state meet no bank conflicts.
 
-Barriers: five a chunk, and one for each vector of a step that reads the state; TVM is not to see
+Barriers: five a chunk, and two for each vector of a step that reads the state; TVM is not to see
 between them, and would put two around each cell. Read ``chunk`` first; ``gpu_plan`` decides.
 """
 
@@ -277,9 +277,9 @@ class DeltaBlock(BlockOfColumns, Chunk):
             system = self.system(number)
             value = self._load(self.rate[number], at) * self._load(self.sum, 0)
             value = self._load(self.drive[number], at) + value
-            # Every warp sums what earlier steps wrote, one of them stores what later ones read.
+            # TVM puts no barrier under a condition: every warp sums, one of them stores.
             one_warp = when(self.thread < COLUMNS, tirx.BufferStore(system.result, value, [at]))
-            return [self._cell(system, t, v, at), one_warp, all_wait()]
+            return [self._cell(system, t, v, at), all_wait(), one_warp, all_wait()]
 
         return tir.seq(stmt for number, _ in enumerate(self.reading) for stmt in row(number))
 

@@ -122,9 +122,9 @@ def test_those_of_a_delta_rule_are_counted_by_the_model(rule, gate, reading, siz
     options = {"keys": size, "values": size, "dtype": "float32", "group": 1}
     func = loops.delta_rule(*extents, rule=rule, gate=gate, **options)
     plan = ScanPlan.parse("cuda/delta_blocks(steps=8, threads_per_block=64)")
-    assert barriers(emit_cuda(parallelize(func, CUDA_TARGET, plan)))[-1] == 5 + reading
+    assert barriers(emit_cuda(parallelize(func, CUDA_TARGET, plan)))[-1] == 5 + 2 * reading
     cost = plan.cost(analyse(func).deltas[0], Machine.of(CUDA_TARGET))
-    assert cost.waits == 72 / 8 * (5 + reading * 8)
+    assert cost.waits == 72 / 8 * (5 + 2 * reading * 8)
 
 
 TILES = ScanPlan.of("cuda", "serial_tiles", 64, 8, "warp", vector_loads=True)

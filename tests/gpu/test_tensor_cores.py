@@ -90,8 +90,8 @@ def test_no_step_sees_what_comes_later(name, plan):
     [
         ("gated", EIGHT, 5),
         ("by_vectors", SIXTEEN, 14),
-        ("gated", ADDS, 6),
-        ("two_vectors", ADDS, 6),
+        ("gated", ADDS, 7),
+        ("two_vectors", ADDS, 7),
     ],
 )
 @pytest.mark.skipif(not cusim.is_simulated(), reason="the race detector is the simulated device's")
