@@ -5,8 +5,7 @@ columns, and the triangles. A thread makes entries of the triangles from whole v
 system is solved by one thread; products are one cell of the result at a time, the columns of a warp
 side by side, so that reads of the state meet no bank conflicts.
 
-Barriers: five a chunk, and two for each vector of a step that reads the state; TVM is not to see
-between them, and would put two around each cell. Read ``chunk`` first; ``gpu_plan`` decides.
+Barriers: six a chunk, and a few for each of its steps. Read ``chunk`` first; ``gpu_plan`` decides.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.common.ir import int_const, local, loop, when
 from tvm_scan.schedules.delta.chunk import Chunk, Product, scale
 from tvm_scan.schedules.delta.gpu_block import COLUMNS, BlockOfColumns
-from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden
+from tvm_scan.schedules.gpu.thread.barriers import all_wait
 
 
 def shared_bytes(rule: DeltaRule, chunk: int) -> int:
@@ -143,13 +142,13 @@ class DeltaBlock(BlockOfColumns, Chunk):
             return when(self.exists(v), self.memory.last(i, v, self._load(self.state, number)))
 
         cells = self.rows * COLUMNS
-        # A thread begins and ends with its own cells of the state.
-        stmts = [
-            self.share(cells, begin),
-            self.each_chunk(self._chunk),
-            self.share(cells, end) if self.is_stored else None,
-        ]
-        return hidden(tir.seq(stmts))
+        return tir.seq(
+            [
+                self.share(cells, begin),
+                self.each_chunk(self._chunk),
+                self.share(cells, end) if self.is_stored else None,
+            ]
+        )
 
     def _chunk(self, head: Any) -> Any:
         c, k, w = self.steps, self.rows, COLUMNS
@@ -164,7 +163,8 @@ class DeltaBlock(BlockOfColumns, Chunk):
                 all_wait(),
                 self.share(c * w, self._project),
                 all_wait(),
-                loop("t", c, self._solve, dtype=self.index),  # which ends with a barrier
+                loop("t", c, self._solve, dtype=self.index),
+                all_wait(),
                 self.share(c * w, lambda n, slot: self._emit(n, slot, head)),
                 self.share(self.padded, self._advance),
                 all_wait(),
