@@ -57,7 +57,7 @@ def decide(
     options: Mapping[str, Any],
     sizes: Mapping[str, int],
     target: Target,
-    recorded: ScanPlan | None,
+    recorded: ScanPlan | None = None,
 ) -> Mapping[str, Any]:
     """Return the options of `tvm_scan.loops.delta_adjoint` that its caller leaves open.
 

@@ -82,7 +82,7 @@ def decide(
     options: Mapping[str, Any],
     sizes: Mapping[str, int],
     target: Target,
-    recorded: ScanPlan | None,
+    recorded: ScanPlan | None = None,
 ) -> Mapping[str, Any]:
     """Return the options of `tvm_scan.loops.delta_walk` that its caller leaves open.
 
@@ -94,7 +94,7 @@ def decide(
         ``batch``, ``heads`` (of the keys) and ``length``.
     target : tvm.target.Target
         A CPU.
-    recorded : ScanPlan or None
+    recorded : ScanPlan, optional
         What was measured for the plain loop of these sizes.
 
     Returns

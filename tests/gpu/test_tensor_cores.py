@@ -202,7 +202,7 @@ def test_loads_of_a_fragment_meet_in_no_bank():
     for rows in range(1, 257):
         for threads in (64, 128, 256):
             tiles = Tiles.of(rows, threads)
-            assert tiles.own * tiles.groups * 8 == tiles.depth >= rows
+            assert tiles.per_group * tiles.groups * 8 == tiles.depth >= rows
             lanes = [(lane // 4, lane % 4) for lane in range(32)]
             for half in (lanes[:16], lanes[16:]):
                 banks = {(g * tiles.stride + 2 * f + n) % 32 for g, f in half for n in (0, 1)}

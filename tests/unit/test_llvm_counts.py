@@ -14,7 +14,7 @@ from tvm_scan.schedules.cpu.cost.parts import instructions_of
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.cost.vectors import block_counts
 from tvm_scan.schedules.cpu.vector_loops import with_vector_loops
-from tvm_scan.schedules.delta.walk import decide
+from tvm_scan.schedules.delta.walk_plan import decide
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 

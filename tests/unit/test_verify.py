@@ -393,7 +393,7 @@ def test_command():
     assert all(run["holds"] for run in report["runs"])
     assert len(report["laws"]) == 3
     shown = CliRunner().invoke(app, ["verify", "library:cummax"])
-    assert "plan cpu/" in shown.output
+    assert "plan  cpu/" in shown.output
 
 
 def test_explain_shows_the_laws():

@@ -10,7 +10,8 @@ from tvm_scan import default_plan
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.delta import adjoint
 from tvm_scan.schedules.delta.adjoint import AdjointPlan
-from tvm_scan.schedules.delta.walk import WalkPlan, WalkShape, decide
+from tvm_scan.schedules.delta.walk import WalkShape
+from tvm_scan.schedules.delta.walk_plan import WalkPlan, decide
 from tvm_scan.schedules.machine.machine import Machine
 
 
