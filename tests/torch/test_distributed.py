@@ -86,7 +86,8 @@ FORWARD = ("delta_rule", "gated_delta_rule", "kda", "rwkv7", "causal_conv1d")
 #: Of functions that pass on what others do one direction: what differs is not theirs.
 REVERSE = {"rglru": [True], "hgrn": [False], "gla": [False], "rwkv6": [True], "ssd": [True]}
 CUMULATIVE = {"cumsum": [False], "cumprod": [True], "cummax": [True], "cummin": [False]}
-REVERSE |= longer(CUMULATIVE | {"logcumsumexp": [True]}, {})
+CUMULATIVE |= {"logcumsumexp": [True], "selective_scan": [False]}
+REVERSE |= longer(CUMULATIVE, {})
 REVERSE |= {key: [False] for key in FORWARD}
 RESETS = {"linear_recurrence": (1, STEPS, 1), "rglru": (2, STEPS), "selective_scan": (2, STEPS)}
 RESETS["ssd"] = (1, STEPS)
