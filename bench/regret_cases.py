@@ -115,6 +115,9 @@ def random_case(rng: random.Random) -> Case:
     rows = _lanes(rng, total)
     length = max(4, round(2**total / rows))
     options: dict[str, Any] = {}
+    if family == "logsumexp":
+        # Of more steps the sum of a float32 loop stands still, and a scan's does not.
+        length = min(length, 1 << 20)
     if family in ("cumsum", "cummax", "cumprod"):
         options["dtype"] = rng.choice(["float32"] * 3 + ["float64", "int32", "int64"])
         if family == "cumprod":
