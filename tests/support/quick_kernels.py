@@ -1,6 +1,6 @@
 """Kernels of torch's functions that are built quickly, in seven of eight.
 
-TVM's checks of arguments are left out, which torch's functions make themselves, and LLVM's
+TVM's checks of arguments are left out, which torch's functions make themselves, and half of LLVM's
 optimisations. In the full tier all kernels are those that users run.
 """
 
@@ -22,7 +22,7 @@ def install() -> None:
         target = target_of(device)
         if not name or device.is_gpu or drawn(name, 8):
             return target
-        return Target({**target.export(), "opt-level": 0})
+        return Target({**target.export(), "opt-level": 1})
 
     name = ""
 
