@@ -7,10 +7,10 @@ in which neighbouring lanes are neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import tvm_ffi
 from tvm import tirx
@@ -21,6 +21,8 @@ from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence, Register
 from tvm_scan.schedules.common.ir import each, local
+
+Result = TypeVar("Result")
 
 LOG2E = 1.4426950408889634
 #: Arrays, and cells of one for each lane: what stays in the first-level cache beside the rest.
@@ -183,22 +185,12 @@ class _Search:
         return self.invariants
 
     def _expr(self, expr: Any) -> None:
-        skip = tvm_ffi.WalkResult.SKIP
-
-        def visit(node: Any) -> Any:
-            invariant = self._take(node)
-            if invariant is not None:
-                if not any(
-                    tir.structurally_equal(invariant.expr, other.expr) for other in self.invariants
-                ):
-                    self.invariants.append(invariant)
-                return skip
-            # What stands under a condition may not be computed where it is false.
-            conditional = isinstance(node, Call) and tir.call_name(node) == "prim.if_then_else"
-            return skip if conditional else None
-
         kinds = (TensorLoad, Call, tirx.Mul, tirx.Add, tirx.Sub, tirx.Div, tirx.Max, tirx.Min)
-        tvm_ffi.structural_walk(expr, [(kind, visit) for kind in kinds], order="pre")
+        for invariant in largest(expr, kinds, self._take):
+            if not any(
+                tir.structurally_equal(invariant.expr, other.expr) for other in self.invariants
+            ):
+                self.invariants.append(invariant)
 
     def _take(self, expr: Any) -> _Invariant | None:
         """``expr``, if it may be computed before the first step and is worth it."""
@@ -226,6 +218,34 @@ class _Search:
             return False
         last = linear_in(load.indices[-1], self.lane)
         return any(moving[:-1]) or last is None or last[0] != 1
+
+
+def largest(expr: Any, kinds: Iterable[type], take: Callable[[Any], Result | None]) -> list[Result]:
+    """Return what ``take`` makes of the largest parts of an expression that it takes.
+
+    Parameters
+    ----------
+    expr : Expr
+        What is looked into, but under conditions: what stands there may not be computed where
+        they are false.
+    kinds : iterable of type
+        Classes of the parts that ``take`` is asked about.
+    take : callable
+        Returns None of a part that it does not take; only such a part is looked into.
+    """
+    results: list[Result] = []
+    skip = tvm_ffi.WalkResult.SKIP
+
+    def visit(node: Any) -> Any:
+        result = take(node)
+        if result is not None:
+            results.append(result)
+            return skip
+        conditional = isinstance(node, Call) and tir.call_name(node) == "prim.if_then_else"
+        return skip if conditional else None
+
+    tvm_ffi.structural_walk(expr, [(kind, visit) for kind in kinds], order="pre")
+    return results
 
 
 def is_costly(expr: Any) -> bool:

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Var
 
 from tvm_scan import tir
-from tvm_scan.schedules.common.invariants import is_costly, replaced
+from tvm_scan.schedules.common.invariants import is_costly, largest, replaced
 
 _KINDS = (Call, tirx.Mul, tirx.Add, tirx.Sub, tirx.Div, tirx.Max, tirx.Min, tirx.Select)
 
@@ -41,20 +40,14 @@ def shared_parts(
         The element with the names.
     """
     shared: list[Any] = []
-    skip = tvm_ffi.WalkResult.SKIP
 
-    def visit(node: Any) -> Any:
-        if not tir.contains_var(node, list(states)) and is_costly(node):
-            if not any(tir.structurally_equal(node, other) for other in shared):
-                shared.append(node)
-            return skip
-        # What stands under a condition may not be computed where it is false.
-        conditional = isinstance(node, Call) and tir.call_name(node) == "prim.if_then_else"
-        return skip if conditional else None
+    def take(node: Any) -> Any:
+        return node if not tir.contains_var(node, states) and is_costly(node) else None
 
     if states:
-        for part in element:
-            tvm_ffi.structural_walk(part, [(kind, visit) for kind in _KINDS], order="pre")
+        for node in (node for part in element for node in largest(part, _KINDS, take)):
+            if not any(tir.structurally_equal(node, other) for other in shared):
+                shared.append(node)
     names = [
         (tirx.Var(f"shared{number}", tir.dtype_of(value)), value)
         for number, value in enumerate(shared)

@@ -22,6 +22,7 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.state_split import StateSplit
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, steady_stores, vector_access
 
 if TYPE_CHECKING:
@@ -202,6 +203,17 @@ def steady_loads(
     Their indices move with all of ``over`` and else with lanes at most, and not with ``free_of``.
     """
     return list(_steady_loads(body, recurrence, tuple(over), tuple(free_of)))
+
+
+def loads_beside_states(split: StateSplit, recurrence: Recurrence) -> list[TensorLoad]:
+    """Different `steady_loads` of a step that move with time and are alike for all states."""
+    time = [recurrence.time.var]
+    loads = steady_loads(split.outside, recurrence, time)
+    for part in split.loops:
+        for load in steady_loads(part.body, recurrence, time):
+            if not any(tir.structurally_equal(load, other) for other in loads):
+                loads.append(load)
+    return loads
 
 
 @lru_cache(maxsize=256)  # every plan of a recurrence asks the same

@@ -32,7 +32,11 @@ from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
 from tvm_scan.schedules.common.uses import as_used
 from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, cell_size, direction_of
 from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
-from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, steady_loads
+from tvm_scan.schedules.gpu.shared.staging import (
+    MAX_STAGED,
+    loads_beside_states,
+    steady_loads,
+)
 from tvm_scan.schedules.gpu.shared.step_rows import StepRows, placed_in_block, step_rows
 from tvm_scan.schedules.gpu.thread.banks import LINE, meetings
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, vector_access
@@ -201,13 +205,7 @@ def _layout(
     widened: bool,
 ) -> WalkLayout:
     time = recurrence.time.var
-    outside = split.outside
-    loads = steady_loads(outside, recurrence, [time])
-    for part in split.loops:
-        for load in steady_loads(part.body, recurrence, [time]):
-            new = not any(tir.structurally_equal(load, other) for other in loads)
-            if new and not tir.contains_var(load, [part.loop_var]):
-                loads.append(load)
+    loads = loads_beside_states(split, recurrence)
     streams: list[LaneRows | StepRows] = []
     for load in loads[:MAX_STAGED]:
         direction = direction_of(list(load.indices), recurrence)

@@ -15,7 +15,12 @@ from tvm_scan.schedules.common.ir import each, int_const, local
 from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.state_split import StateSplit
-from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, StagedItems, steady_loads
+from tvm_scan.schedules.gpu.shared.staging import (
+    MAX_STAGED,
+    StagedItems,
+    loads_beside_states,
+    steady_loads,
+)
 from tvm_scan.schedules.gpu.shared.state_loads import StateLoads
 from tvm_scan.schedules.gpu.shared.walk_tiles import WalkTiles
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
@@ -64,18 +69,12 @@ class WalkRegisters:
             shape = [self.states_each if i == dim else e for i, e in enumerate(tir.shape_of(old))]
             self.states[old] = local(f"{old.name}_own", shape, tir.dtype_of(old))
         self.tiles = WalkTiles(recurrence, plan, slot, split, end)
-        outside = self.split.outside
-        steady = steady_loads(outside, recurrence, [time])
-        for part in self.split.loops:
-            for load in steady_loads(part.body, recurrence, [time]):
-                if not any(tir.structurally_equal(load, other) for other in steady):
-                    steady.append(load)
         self.staged = StagedItems(
             recurrence,
             self.replica,
             items,
             plan.vector_loads,
-            steady,
+            loads_beside_states(self.split, recurrence),
             [part for part, _ in self.tiles.streams],
             writes=bool(self.split.after),
         )
@@ -102,9 +101,10 @@ class WalkRegisters:
             self.base_two.scale,
         )
         #: Loads beside the states' that time does not change, each in a register.
+        lasting = steady_loads(self.split.outside, recurrence, [], free_of=[time])
         self.lasting = [
             (load, local(f"{load.source.name}_lasting", [1], tir.dtype_of(load)))
-            for load in steady_loads(outside, recurrence, [], free_of=[time])[:MAX_STAGED]
+            for load in lasting[:MAX_STAGED]
         ]
         self.progressions = Progressions(self.base_two, self.loads, self.states_each)
         self.sums = OwnerSums(self.split.sums, owner, plan.threads_per_lane, items)
