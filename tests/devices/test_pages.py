@@ -284,6 +284,8 @@ TABLE = """(() => { const row = document.querySelector('#rows tr');
     (text, i) => row.cells[i].textContent = text);
   const box = document.querySelector('.wide'); return box.scrollWidth - box.clientWidth; })()"""
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
+#: What Chromium itself logs where a page asks for WebGPU and no driver is there.
+NO_DRIVER = "Failed to create WebGPU Context Provider"
 
 
 @pytest.mark.parametrize("view", ["light", "dark", "narrow"])
@@ -297,7 +299,9 @@ def test_a_page_is_readable(pages, browser, view):
         dark=view == "dark",
     )
     said = wait(page, "done")
-    assert len(said["rows"]) == 3 and page.errors == []
+    alone = said["said"].startswith("The loop alone")
+    assert len(said["rows"]) == 3
+    assert [error for error in page.errors if not (alone and error == NO_DRIVER)] == []
     assert all(url.startswith((address, "data:")) for url in page.requests), page.requests
     assert page.evaluate(OVERFLOW) == 0
     assert page.evaluate(TABLE) == 0
