@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tvm_scan.torch as ts  # noqa: E402
+from tests.support.derivatives import check_derivatives  # noqa: E402
 from tests.support.tiers import covering  # noqa: E402
 from tests.torch.oracles import linear_loop  # noqa: E402
 
@@ -21,11 +22,6 @@ def randn(*shape, dtype=torch.float64, seed=0):
 
 def leaf(*shape, dtype=torch.float64, seed=0):
     return randn(*shape, dtype=dtype, seed=seed).requires_grad_()
-
-
-def check_derivatives(function, inputs):
-    assert torch.autograd.gradcheck(function, inputs)
-    assert torch.autograd.gradgradcheck(function, inputs)
 
 
 @pytest.mark.parametrize(("reverse", "exclusive"), FLAGS)

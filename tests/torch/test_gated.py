@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 import tvm_scan.torch as ts  # noqa: E402
+from tests.support.derivatives import check_derivatives  # noqa: E402
 from tvm_scan.torch.ops.outer import outer_scan  # noqa: E402
 
 
@@ -74,8 +75,7 @@ def test_rglru(reverse):
 
     for got, want in zip(call(*arguments), rglru_loop(*arguments, reverse=reverse), strict=True):
         torch.testing.assert_close(got, want)
-    assert torch.autograd.gradcheck(call, arguments)
-    assert torch.autograd.gradgradcheck(call, arguments)
+    check_derivatives(call, arguments)
 
 
 def test_rglru_resets():
@@ -101,8 +101,7 @@ def test_hgrn(reverse):
     arguments = (x, f, h0, bound)
     for got, want in zip(call(*arguments), hgrn_loop(*arguments, reverse), strict=True):
         torch.testing.assert_close(got, want)
-    assert torch.autograd.gradcheck(call, arguments)
-    assert torch.autograd.gradgradcheck(call, arguments)
+    check_derivatives(call, arguments)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -115,8 +114,7 @@ def test_gla(reverse):
     want = matrix_loop(0.5 * q, k, v, g, h0, reverse=reverse)
     for got, expected in zip(call(q, k, v, g, h0), want, strict=True):
         torch.testing.assert_close(got, expected)
-    assert torch.autograd.gradcheck(call, (q, k, v, g, h0))
-    assert torch.autograd.gradgradcheck(call, (q, k, v, g, h0))
+    check_derivatives(call, (q, k, v, g, h0))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -129,8 +127,7 @@ def test_rwkv6(reverse):
     want = matrix_loop(r, k, v, w, h0, u, reverse)
     for got, expected in zip(call(r, k, v, w, u, h0), want, strict=True):
         torch.testing.assert_close(got, expected)
-    assert torch.autograd.gradcheck(call, (r, k, v, w, u, h0))
-    assert torch.autograd.gradgradcheck(call, (r, k, v, w, u, h0))
+    check_derivatives(call, (r, k, v, w, u, h0))
 
 
 @pytest.mark.parametrize("gate", ["state", "lane"])
@@ -140,8 +137,7 @@ def test_the_late_form_which_only_derivatives_use(gate):
     def call(*tensors):
         return outer_scan(*tensors, None, gate, "late", False)
 
-    assert torch.autograd.gradcheck(call, (g, a, x, c, h0))
-    assert torch.autograd.gradgradcheck(call, (g, a, x, c, h0))
+    check_derivatives(call, (g, a, x, c, h0))
 
 
 def _outer_shapes():

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 import tvm_scan.torch as ts  # noqa: E402
+from tests.support.derivatives import check_derivatives  # noqa: E402
 from tests.support.tiers import covering  # noqa: E402
 
 
@@ -74,9 +75,7 @@ def test_values_and_derivatives(groups, full, reverse):
         return run(dict(zip(names, tensors, strict=True)), reset=reset, reverse=reverse)
 
     torch.testing.assert_close(call(*leaves), loop(**given, reset=reset, reverse=reverse))
-    assert torch.autograd.gradcheck(call, leaves)
-    if groups == 2:
-        assert torch.autograd.gradgradcheck(call, leaves)
+    check_derivatives(call, leaves, second=groups == 2)
 
 
 def test_pieces_and_packed_rows():
