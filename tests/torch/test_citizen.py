@@ -99,6 +99,8 @@ def test_compile(backend, monkeypatch):
         monkeypatch.setattr(config, "cpp_cache_precompile_headers", False, raising=False)
         # Nor do they need processes that compile side by side, each of which imports torch.
         monkeypatch.setattr(config, "compile_threads", 1)
+        # Nor is the processor asked anew, by a program for each of its instruction sets.
+        monkeypatch.setattr(config.cpp, "vec_isa_ok", True, raising=False)
         from torch._inductor.cpp_builder import get_cpp_compiler
 
         try:
