@@ -68,7 +68,7 @@ def test_compare_reports_a_wrong_side(records, command, monkeypatch):
     from tvm_scan.cli.support import sides as module
 
     wrong = library.cumsum(4, 4000, exclusive=True)
-    monkeypatch.setattr(module, "schedule", lambda *_: wrong)
+    monkeypatch.setattr(module, "parallelize", lambda *_: wrong)
     code, text, error = command("compare", *WHAT, "loop", "default", "--seconds", "0", "--json")
     assert code == 1
     assert "tvm_scan found a wrong candidate" in error

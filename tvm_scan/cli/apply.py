@@ -38,14 +38,15 @@ def command(
     from tvm_scan._files import write_library
     from tvm_scan.cli.support.load import make_target
     from tvm_scan.cli.support.programs import is_model, load_program
-    from tvm_scan.cli.support.records import none_for, open_store
+    from tvm_scan.cli.support.records import none_for
     from tvm_scan.cuda_math import build
+    from tvm_scan.meta import RecordStore
     from tvm_scan.meta.store.nearest import tuned_function
 
     if is_model(Path(what)):
         compile_file(Path(what), output, target, folder, None, as_json)
         return
-    store, on = open_store(folder), make_target(target)
+    store, on = RecordStore(folder), make_target(target)
     program = load_program(what, func, shape, dtype, on)
     mod = tvm.IRModule()
     applied: dict[str, dict[str, Any]] = {}

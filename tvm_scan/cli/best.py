@@ -61,10 +61,11 @@ def _looked_up(
     """The fastest record of each function of a program, and what to say where one has none."""
     from tvm_scan.cli.support.load import make_target
     from tvm_scan.cli.support.programs import load_program
-    from tvm_scan.cli.support.records import none_for, open_store
+    from tvm_scan.cli.support.records import none_for
     from tvm_scan.cli.support.summaries import row_of
+    from tvm_scan.meta import RecordStore
 
-    store, on = open_store(folder), make_target(target)
+    store, on = RecordStore(folder), make_target(target)
     rows: dict[str, Any] = {}
     for name, loop in load_program(what, func, shape, dtype, on).items():
         entry = store.best(loop, on)

@@ -41,7 +41,6 @@ def command(
     from tvm_scan.cli.support.load import find_loop, make_target
     from tvm_scan.cli.support.programs import load_program
     from tvm_scan.cli.support.sides import measure_sides, side_of
-    from tvm_scan.errors import ScanError
     from tvm_scan.meta.measure.check import make_cases
 
     on = make_target(target)
@@ -54,11 +53,7 @@ def command(
     ((_, loop),) = program.items()
     find_loop(loop)
     compared = [side_of(text, loop, on) for text in dict.fromkeys(sides)]
-    try:
-        cases = make_cases(loop)
-    except ScanError as error:
-        raise CommandError(str(error)) from error
-    rows, wrong = measure_sides(loop, compared, on, cases, seconds)
+    rows, wrong = measure_sides(loop, compared, on, make_cases(loop), seconds)
     report = {"function": what, "rows": [asdict(row) for row in rows], "wrong": wrong}
     print_json(report) if as_json else _show(rows)
     if wrong:

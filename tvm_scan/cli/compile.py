@@ -117,21 +117,14 @@ def _model(
     from tvm_scan._files import write_file
     from tvm_scan.cli.draw.compile_page import render
     from tvm_scan.cli.support.models import import_model, noted, timed_step
-    from tvm_scan.cli.support.records import open_store
-    from tvm_scan.errors import ScanError
 
-    records = None if database is None else open_store(database)
     with noted() as notes:
         mod = timed_step(f"importing {model.name}", lambda: import_model(model))
         from tvm_scan.relax import export
 
-        try:
-            path = timed_step(
-                f"compiling for {target_name}",
-                lambda: export(mod, target, output, database=records),
-            )
-        except ScanError as error:
-            raise CommandError(str(error)) from error
+        path = timed_step(
+            f"compiling for {target_name}", lambda: export(mod, target, output, database=database)
+        )
     manifest = json.loads(path.read_text(encoding="utf-8"))
     if report is not None:
         write_file(report, render(model.name, manifest, notes))

@@ -45,9 +45,9 @@ def command(
     import numpy as np
     from tvm.target import Target as TVMTarget
 
-    from tvm_scan import library
+    from tvm_scan import library, parallelize
     from tvm_scan.cli.support.execute import bind, interleaved_medians, prepare
-    from tvm_scan.cli.support.load import Choice, make_target, schedule
+    from tvm_scan.cli.support.load import Choice, make_target
     from tvm_scan.cli.support.mamba_layer import MambaLayer
 
     on = make_target(target)
@@ -58,7 +58,7 @@ def command(
     batch, channels, steps = inputs["u"].shape
     func = library.selective_scan(batch, channels, steps, d_state)
     plan = Choice(on)
-    scheduled = schedule(func, on, plan)
+    scheduled = parallelize(func, on, plan)
     bound = bind(func, inputs)
     sequential, loop_out = prepare(func, TVMTarget.from_device("cpu"), bound)
     scan, scan_out = prepare(scheduled, on, bound)

@@ -50,7 +50,7 @@ def command(
     """
     check_program(what)
     check_folder(svg)
-    from tvm_scan import Recurrence, Refusal
+    from tvm_scan import Recurrence, Refusal, ScanPlan, plan_of
     from tvm_scan._files import write_file
     from tvm_scan.cli.draw.delta_rule import describe_rule
     from tvm_scan.cli.draw.equation import describe
@@ -60,6 +60,7 @@ def command(
     from tvm_scan.meta.search.operations import arithmetic_of
     from tvm_scan.proof import Verdict
     from tvm_scan.schedules.analysis import first_loop
+    from tvm_scan.schedules.choose.arguments import check_fits
     from tvm_scan.schedules.machine.machine import Machine
     from tvm_scan.schedules.verification.laws import check_laws
 
@@ -76,12 +77,13 @@ def command(
                 }
             )
         raise CommandError(f"refused\n{recurrence.message()}", REFUSED)
-    chosen = load.plan_for(plan, on, recurrence)
+    chosen = plan_of(recurrence, on) if plan is None else ScanPlan.parse(plan)
+    check_fits(chosen, on, recurrence)
     if svg is not None:
         write_file(svg, tree_svg(recurrence, chosen))
     scan = recurrence if isinstance(recurrence, Recurrence) else None
-    if scan is None:
-        load.check_no_options("explain", prove=prove)
+    if prove and scan is None:
+        raise CommandError("expected a scan for --prove, found a delta rule; leave --prove out")
     report = {
         **(
             describe(recurrence)
@@ -96,7 +98,7 @@ def command(
         # What no record knows is chosen by prediction, and a plan that is given is neither.
         "shipped": plan is None and decision is None,
     }
-    certificate = _proof(scan) if prove and scan is not None else None
+    certificate = None if scan is None or not prove else _proof(scan)
     if certificate is not None:
         report["proof"] = certificate.as_data()
     if cost:
@@ -133,12 +135,12 @@ def _proof(recurrence: Recurrence) -> Certificate:
 
 
 def _source(func: Any, target: Any, plan: ScanPlan | Choice) -> str:
-    from tvm_scan.cli.support.load import schedule
+    from tvm_scan import parallelize
     from tvm_scan.cuda_math import build
     from tvm_scan.schedules.launch import emit
     from tvm_scan.schedules.machine.device import device_of
 
-    scheduled, device = schedule(func, target, plan), device_of(target)
+    scheduled, device = parallelize(func, target, plan), device_of(target)
     if device.generator:
         return "\n".join(kernel.source for kernel in emit(scheduled, target).kernels.values())
     try:

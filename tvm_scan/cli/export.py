@@ -22,8 +22,8 @@ def command(
     """
     check_database(folder)
     from tvm_scan.cli.support.exchange import change
-    from tvm_scan.cli.support.records import open_store
+    from tvm_scan.meta import RecordStore
     from tvm_scan.meta.store import exchange
 
-    store = open_store(folder)
+    store = RecordStore(folder)
     change(folder, "exported", lambda: exchange.export_archive(store, output), as_json)

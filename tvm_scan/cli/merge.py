@@ -23,9 +23,8 @@ def command(
     for source in sources:
         check_database(source)
     from tvm_scan.cli.support.exchange import change
-    from tvm_scan.cli.support.records import open_store
     from tvm_scan.meta import RecordStore
     from tvm_scan.meta.store import exchange
 
-    stores = [open_store(source) for source in sources]
+    stores = [RecordStore(source) for source in sources]
     change(into, "added", lambda: exchange.merge(RecordStore(into), stores), as_json)

@@ -33,12 +33,12 @@ def command(
     from tvm_scan._files import write_file
     from tvm_scan._versions import tvm_version
     from tvm_scan.cli.draw.report_page import Report, render
-    from tvm_scan.cli.support.records import open_store
     from tvm_scan.cli.support.roof import measured_roof
     from tvm_scan.cli.support.tuned import functions_of
+    from tvm_scan.meta import RecordStore
     from tvm_scan.schedules.choose.shipped import machine_key
 
-    store = open_store(folder)
+    store = RecordStore(folder)
     good, others = store.usable()
     if not good:
         raise CommandError(

@@ -30,6 +30,7 @@ def command(
     check_folder(output)
     from tvm.target import Target as TVMTarget
 
+    from tvm_scan import ScanPlan, parallelize
     from tvm_scan.cli.support import load
     from tvm_scan.cli.support.arrays import largest_error, read_npz, write_npz
     from tvm_scan.cli.support.execute import bind, interleaved_medians, prepare
@@ -37,8 +38,8 @@ def command(
     on = load.make_target(target)
     loop = load.load_file(file, func)
     load.find_loop(loop)
-    chosen = load.Choice(on) if plan is None else load.read_plan(plan)
-    scheduled = load.schedule(loop, on, chosen)
+    chosen = load.Choice(on) if plan is None else ScanPlan.parse(plan)
+    scheduled = parallelize(loop, on, chosen)
     bound = bind(loop, read_npz(inputs))
     sequential, loop_tensors = prepare(loop, TVMTarget.from_device("cpu"), bound)
     scan, scan_tensors = prepare(scheduled, on, bound)

@@ -113,11 +113,12 @@ def _details(folder: Path, digest: str, svg: Path | None) -> dict[str, Any]:
     from tvm_scan._files import write_file
     from tvm_scan.cli.draw.tree_svg import tree_svg
     from tvm_scan.cli.draw.tree_text import tree_text
-    from tvm_scan.cli.support.records import find_entry, open_store
+    from tvm_scan.cli.support.records import find_entry
+    from tvm_scan.meta import RecordStore
     from tvm_scan.schedules.analysis import analyse
     from tvm_scan.schedules.machine.machine import Machine
 
-    entry = find_entry(open_store(folder), digest)
+    entry = find_entry(RecordStore(folder), digest)
     parts = []
     for plan, recurrence in zip(entry.plans, analyse(entry.func).accepted, strict=False):
         costs = plan.cost(recurrence, Machine.of(entry.target)).as_data()

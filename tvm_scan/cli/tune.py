@@ -60,7 +60,6 @@ def command(
     check_program(what)
     from tvm_scan.cli.support.load import make_target, missing_device
     from tvm_scan.cli.support.programs import load_program
-    from tvm_scan.errors import ScanError
     from tvm_scan.meta.search.tune import tune
 
     on, asked = make_target(target), asked_of(what, func, shape, dtype, target)
@@ -69,20 +68,17 @@ def command(
         raise CommandError(f"{missing}; tune on another one with --tracker host:port --key NAME")
     program = load_program(what, func, shape, dtype, on)
     options: dict[str, Any] = {} if runner is None else {"runner": runner}
-    try:
-        result = tune(
-            program,
-            on,
-            database,
-            trials=trials,
-            budget=minutes,
-            seed=seed,
-            progress=not as_json,
-            facts=None if asked is None else {"asked": asked.words},
-            **options,
-        )
-    except ScanError as error:
-        raise CommandError(str(error)) from error
+    result = tune(
+        program,
+        on,
+        database,
+        trials=trials,
+        budget=minutes,
+        seed=seed,
+        progress=not as_json,
+        facts=None if asked is None else {"asked": asked.words},
+        **options,
+    )
     if as_json:
         print_json(_report(result))
     else:
@@ -132,14 +128,9 @@ def _remote(tracker: str | None, key: str | None) -> Any:
         raise CommandError(
             "expected --tracker host:port and --key NAME together, got one of them; give both"
         )
-    from tvm_scan.errors import ScanError
     from tvm_scan.meta.measure.rpc import parse_tracker, rpc_runner
 
-    try:
-        host, port = parse_tracker(tracker)
-        return rpc_runner(host, port, key)
-    except ScanError as error:
-        raise CommandError(str(error)) from error
+    return rpc_runner(*parse_tracker(tracker), key)
 
 
 def _report(result: TuningResult) -> dict[str, Any]:

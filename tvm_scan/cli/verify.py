@@ -16,7 +16,6 @@ from tvm_scan.cli.support.terminal import print_json, print_table, print_wrapped
 if TYPE_CHECKING:
     from tvm.target import Target as TVMTarget
 
-    from tvm_scan import ScanPlan
     from tvm_scan.delta_rule import TimeLoop
     from tvm_scan.schedules.verification.verify import Comparison
 
@@ -41,9 +40,8 @@ def command(
         rerun_records(Path(what), as_json)
         return
     check_program(what)
-    from tvm_scan import Recurrence, plan_of, verify
+    from tvm_scan import Recurrence, ScanPlan, plan_of, verify
     from tvm_scan.cli.support import load
-    from tvm_scan.errors import ScanError
     from tvm_scan.schedules.verification.laws import check_laws
     from tvm_scan.schedules.verification.verify import telling_plan
 
@@ -59,11 +57,8 @@ def command(
             kept_loops.append(str(used))
         return compared
 
-    chosen = load.Choice(on, telling) if plan is None else load.read_plan(plan)
-    try:
-        comparisons = verify(loop, on, chosen)
-    except ScanError as error:
-        raise CommandError(str(error)) from error
+    chosen = load.Choice(on, telling) if plan is None else ScanPlan.parse(plan)
+    comparisons = verify(loop, on, chosen)
     laws = check_laws(recurrence) if isinstance(recurrence, Recurrence) else []
     said = str(chosen)
     if as_json:

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.cli.support.terminal import print_json
-from tvm_scan.errors import ScanError
 from tvm_scan.meta.store.database import RecordStore
 
 
 def change(folder: Path, what: str, work: Callable[[], int], as_json: bool) -> None:
     """Run ``work``, and print the number that it returns as ``what``, and how many are left."""
-    try:
-        count = work()
-        left = len(RecordStore(folder).entries())
-    except ScanError as error:
-        raise CommandError(str(error)) from error
+    count = work()
+    left = len(RecordStore(folder).entries())
     if as_json:
         print_json({what: count, "records": left})
     else:

@@ -15,14 +15,13 @@ from tvm.ir import IRModule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from tvm_scan import Refusal, ScanPlan, library, parallelize
+from tvm_scan import Refusal, ScanPlan, library
 from tvm_scan.arguments import as_target
 from tvm_scan.cli.support.failure import REFUSED, CommandError
 from tvm_scan.cli.support.paths import check_file
 from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import ScanError
 from tvm_scan.schedules.analysis import first_loop
-from tvm_scan.schedules.choose.arguments import check_fits
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.machine.device import DEVICES, device_of
 
@@ -122,7 +121,35 @@ def _executed(path: Path) -> ModuleType:
 
 def load_func(what: str, name: str | None) -> PrimFunc:
     """Load a file as ``load_file`` does, or a recurrence of the library as ``library:NAME``."""
+    return load_sized(what, name, None)
+
+
+def load_sized(
+    what: str, name: str | None, shape: str | None, *, symbolic: bool = False, **options: str
+) -> PrimFunc:
+    """Load as ``load_func`` does, a recurrence of the library with sizes of the user's.
+
+    Parameters
+    ----------
+    what, name : str
+        As of ``load_func``.
+    shape : str or None
+        Sizes: ``4,4096``.
+    symbolic : bool
+        Whether a size may be a letter, and be left open; the length is, without a shape.
+    **options : str
+        Of the recurrence of the library: ``dtype``.
+
+    Raises
+    ------
+    CommandError
+        If there is nothing of the kind, or it has no such sizes.
+    """
     if not what.startswith("library:"):
+        if shape is not None:
+            raise CommandError(
+                f"expected --shape for library:NAME alone, got it for {what}; drop it"
+            )
         return load_file(Path(what), name)
     key = what.partition(":")[2]
     if key not in library.LIBRARY:
@@ -130,7 +157,22 @@ def load_func(what: str, name: str | None) -> PrimFunc:
             f"expected one of {', '.join(sorted(library.LIBRARY))}, got library:{key}; "
             "choose one of them"
         )
-    return library.LIBRARY[key].factory(*EXAMPLE_SIZES.get(key, USUAL_SIZES))
+    entry = library.LIBRARY[key]
+    usual = zip(entry.size_names, EXAMPLE_SIZES.get(key, USUAL_SIZES), strict=True)
+    words = ["n" if symbolic and name == "length" else str(size) for name, size in usual]
+    words = words if shape is None else shape.split(",")
+    fits = all(word.isalnum() if symbolic else word.isdigit() for word in words)
+    if len(words) != len(entry.size_names) or not fits:
+        kinds = "numbers, or letters for what the page chooses" if symbolic else "numbers"
+        raise CommandError(
+            f"expected --shape {','.join(entry.size_names)} as {kinds}, got {shape}; give each of "
+            "them"
+        )
+    sizes = [int(word) if word.isdigit() else None for word in words]
+    try:
+        return entry.factory(*sizes, **options)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
 
 
 def make_target(name: str) -> Target:
@@ -193,51 +235,6 @@ def find_loop(func: PrimFunc) -> TimeLoop:
     return loop
 
 
-def check_no_options(what: str, **options: object) -> None:
-    """Fail for options that are about a scan.
-
-    Raises
-    ------
-    CommandError
-        With the first of them that is given.
-    """
-    for name, value in options.items():
-        if value:
-            raise CommandError(
-                f"expected a scan for --{name}, found a delta rule; leave --{name} out of {what}"
-            )
-
-
-def plan_for(text: str | None, target: Target, recurrence: TimeLoop) -> ScanPlan:
-    """Read a plan, or choose the one that is used; check it.
-
-    Raises
-    ------
-    CommandError
-        If the text is no plan, or the plan does not fit.
-    """
-    try:
-        plan = plan_of(recurrence, target) if text is None else read_plan(text)
-        check_fits(plan, target, recurrence)
-    except ScanError as error:
-        raise CommandError(str(error)) from error
-    return plan
-
-
-def read_plan(text: str) -> ScanPlan:
-    """Read a plan.
-
-    Raises
-    ------
-    CommandError
-        If the text is none.
-    """
-    try:
-        return ScanPlan.parse(text)
-    except ScanError as error:
-        raise CommandError(str(error)) from error
-
-
 class Choice:
     """A plan for each recurrence of a function as `choose` has it; as text, all of them."""
 
@@ -252,17 +249,3 @@ class Choice:
 
     def __str__(self) -> str:
         return " + ".join(dict.fromkeys(map(str, self._plans)))
-
-
-def schedule(func: PrimFunc, target: Target, plan: ScanPlan | Choice) -> PrimFunc:
-    """Schedule a function as ``parallelize`` does.
-
-    Raises
-    ------
-    CommandError
-        If a plan does not fit, or a loop cannot run on the target.
-    """
-    try:
-        return parallelize(func, target, plan)
-    except ScanError as error:
-        raise CommandError(str(error)) from error

@@ -14,7 +14,6 @@ from zipfile import is_zipfile
 from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.cli.support.load import load_module
 from tvm_scan.cli.support.paths import check_file
-from tvm_scan.errors import ScanError
 
 _Result = TypeVar("_Result")
 
@@ -90,10 +89,7 @@ def _import_torch(model: Path) -> Any:
             f"expected {model.name} to be a program of torch.export.save, got "
             f"{type(error).__name__}: {said}; save it again"
         ) from error
-    try:
-        return from_exported(program)
-    except ScanError as error:
-        raise CommandError(str(error)) from error
+    return from_exported(program)
 
 
 def _import_onnx(model: Path) -> Any:
@@ -111,7 +107,4 @@ def _import_onnx(model: Path) -> Any:
         raise CommandError(
             f"expected {model.name} to be an ONNX model, got {type(error).__name__}; save it again"
         ) from error
-    try:
-        return from_onnx(loaded)
-    except ScanError as error:
-        raise CommandError(str(error)) from error
+    return from_onnx(loaded)

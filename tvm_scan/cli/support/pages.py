@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tvm.target import Target
-from tvm.tirx import PrimFunc
 
+from tvm_scan import ScanPlan
 from tvm_scan._files import check_folder
 from tvm_scan.browser.content import of_function
 from tvm_scan.browser.folder import write_folder
@@ -15,12 +15,9 @@ from tvm_scan.browser.model import of_model
 from tvm_scan.cli.draw.browser_page import render
 from tvm_scan.cli.draw.equation import equations
 from tvm_scan.cli.support.failure import CommandError
-from tvm_scan.cli.support.load import EXAMPLE_SIZES, USUAL_SIZES, Choice, load_func, read_plan
+from tvm_scan.cli.support.load import Choice, load_sized
 from tvm_scan.cli.support.models import import_model, timed_step
 from tvm_scan.cli.support.programs import is_model
-from tvm_scan.cli.support.records import open_store
-from tvm_scan.errors import ScanError
-from tvm_scan.library import LIBRARY
 from tvm_scan.schedules.analysis import analyse
 
 
@@ -62,30 +59,24 @@ def write_page(
     """
     import json
 
-    try:
-        check_folder(output, "compile")
-        if not what.startswith("library:") and is_model(Path(what)):
-            _check_no_options("a model", func=func, shape=shape, plan=plan)
-            model = import_model(Path(what))
-            records = None if database is None else open_store(database)
-            content = timed_step(
-                f"compiling {what}", lambda: of_model(model, target, records, Path(what).stem)
-            )
-            chosen, lines = "of each recurrence its own", []
-        else:
-            _check_no_options("a function", database=database)
-            function = _function(what, func, shape)
-            choice = Choice(target) if plan is None else read_plan(plan)
-            content = timed_step(f"compiling {what}", lambda: of_function(function, target, choice))
-            recurrences = analyse(function).recurrences
-            chosen, lines = (
-                str(choice),
-                [line for recurrence in recurrences for line in equations(recurrence)],
-            )
-        index = render(content.name, lines, content.families, chosen)
-        path = write_folder(output, content, target, chosen, index)
-    except ScanError as error:
-        raise CommandError(str(error)) from error
+    check_folder(output, "compile")
+    lines: list[str] = []
+    if not what.startswith("library:") and is_model(Path(what)):
+        _check_no_options("a model", func=func, shape=shape, plan=plan)
+        model = import_model(Path(what))
+        content = timed_step(
+            f"compiling {what}", lambda: of_model(model, target, database, Path(what).stem)
+        )
+        chosen = "of each recurrence its own"
+    else:
+        _check_no_options("a function", database=database)
+        function = load_sized(what, func, shape, symbolic=True)
+        choice = Choice(target) if plan is None else ScanPlan.parse(plan)
+        content = timed_step(f"compiling {what}", lambda: of_function(function, target, choice))
+        chosen = str(choice)
+        lines += [line for each in analyse(function).recurrences for line in equations(each)]
+    index = render(content.name, lines, content.families, chosen)
+    path = write_folder(output, content, target, chosen, index)
     manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return manifest
 
@@ -96,30 +87,3 @@ def _check_no_options(what: str, **options: object) -> None:
             raise CommandError(
                 f"expected no --{name} for the page of {what}, got {value}; leave it out"
             )
-
-
-def _function(what: str, name: str | None, shape: str | None) -> PrimFunc:
-    if not what.startswith("library:"):
-        if shape is not None:
-            raise CommandError(
-                f"expected --shape for library:NAME alone, got it for {what}; drop it"
-            )
-        return load_func(what, name)
-    load_func(what, name)
-    entry = LIBRARY[what.partition(":")[2]]
-    usual = EXAMPLE_SIZES.get(entry.name, USUAL_SIZES)
-    sizes: list[int | None]
-    if shape is None:
-        sizes = [
-            None if size == "length" else number
-            for size, number in zip(entry.size_names, usual, strict=True)
-        ]
-    else:
-        words = shape.split(",")
-        if len(words) != len(entry.size_names) or not all(w.isalnum() for w in words):
-            raise CommandError(
-                f"expected --shape {','.join(entry.size_names)} as numbers, or letters for what "
-                f"the page chooses, got {shape}; give each of them"
-            )
-        sizes = [int(word) if word.isdigit() else None for word in words]
-    return entry.factory(*sizes)

@@ -9,9 +9,8 @@ from typing import Any
 from tvm.tirx import PrimFunc
 
 from tvm_scan.cli.support.failure import CommandError
-from tvm_scan.cli.support.load import find_loop, load_func
+from tvm_scan.cli.support.load import find_loop, load_sized
 from tvm_scan.cli.support.paths import MODELS
-from tvm_scan.library import LIBRARY
 
 
 def load_program(
@@ -38,29 +37,12 @@ def load_program(
         If there is nothing of the kind, with the fix.
     """
     if what.startswith("library:"):
-        func = load_func(what, name) if shape is None else _library(what, shape, dtype)
-        return {what.partition(":")[2]: func}
-    if shape is not None:
-        raise CommandError(f"expected --shape for library:NAME alone, got it for {what}; drop it")
-    path = Path(what)
-    if is_model(path):
-        return _model(path, target)
-    func = load_func(what, name)
+        return {what.partition(":")[2]: load_sized(what, name, shape, dtype=dtype)}
+    if is_model(Path(what)) and shape is None:
+        return _model(Path(what), target)
+    func = load_sized(what, name, shape)
     find_loop(func)
     return {name or str((func.attrs or {}).get("global_symbol", "main")): func}
-
-
-def _library(what: str, shape: str, dtype: str) -> PrimFunc:
-    load_func(what, None)
-    entry = LIBRARY[what.partition(":")[2]]
-    sizes = shape.split(",")
-    names = ",".join(entry.size_names)
-    if len(sizes) != len(entry.size_names) or not all(s.isdigit() for s in sizes):
-        raise CommandError(f"expected --shape {names} as numbers, got {shape}; give each of them")
-    try:
-        return entry.factory(*(int(s) for s in sizes), dtype=dtype)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
 
 
 def is_model(path: Path) -> bool:

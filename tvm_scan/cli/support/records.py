@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.cli.support.summaries import by_id
-from tvm_scan.errors import ScanError
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
-
-
-def open_store(folder: Path) -> RecordStore:
-    """A database that can be read.
-
-    Raises
-    ------
-    CommandError
-        If there is none in the folder.
-    """
-    store = RecordStore(folder)
-    try:
-        store.entries()
-    except ScanError as error:
-        raise CommandError(str(error)) from error
-    return store
 
 
 def find_entry(store: RecordStore, digest: str) -> Entry:

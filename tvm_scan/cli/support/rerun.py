@@ -10,11 +10,11 @@ from tvm.target import Target
 
 from tvm_scan.cli.support.failure import NO_RECORD, WRONG_RESULT, CommandError
 from tvm_scan.cli.support.load import missing_device
-from tvm_scan.cli.support.records import open_store
 from tvm_scan.cli.support.terminal import print_json, visible
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.measure.check import Case, compare, make_cases
+from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.replay import replay_record
 from tvm_scan.schedules.machine.device import device_of
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 def rerun_records(folder: Path, as_json: bool) -> None:
     """Print; see ``tvm-scan verify --help``."""
-    store = open_store(folder)
+    store = RecordStore(folder)
     good, others = store.usable()
     cases: dict[tuple[str, ...], list[Case]] = {}
     rows = [_row(entry, "passed over", reason) for entry, reason in others]

@@ -10,11 +10,11 @@ import numpy as np
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from tvm_scan import ScanPlan, default_plan, tir
+from tvm_scan import ScanPlan, default_plan, parallelize, tir
 from tvm_scan.cli.support.execute import Bound, interleaved_samples, prepare
 from tvm_scan.cli.support.failure import NO_RECORD, CommandError
-from tvm_scan.cli.support.load import Choice, Choose, schedule
-from tvm_scan.cli.support.records import find_entry, open_store
+from tvm_scan.cli.support.load import Choice, Choose
+from tvm_scan.cli.support.records import find_entry
 from tvm_scan.errors import PlanError
 from tvm_scan.meta.measure.check import Case, compare
 from tvm_scan.meta.store.database import RecordStore
@@ -82,7 +82,7 @@ def side_of(text: str, func: PrimFunc, target: Target) -> Side:
                 f"expected loop, default, a plan, a folder of records or FOLDER@ID, got {text!r} "
                 f"({error})"
             ) from error
-    store = open_store(Path(folder))
+    store = RecordStore(folder)
     if digest:
         return _scheduled(text, func, target, Choice(target, _plans_in_order(store, digest)))
     tuned = tuned_function(store, func, target)
@@ -114,7 +114,7 @@ def _plans_in_order(store: RecordStore, digest: str) -> Choose:
 
 
 def _scheduled(name: str, func: PrimFunc, target: Target, plan: ScanPlan | Choice) -> Side:
-    scheduled = schedule(func, target, plan)  # chooses the plans that are then shown
+    scheduled = parallelize(func, target, plan)  # chooses the plans that are then shown
     return Side(name, str(plan), scheduled)
 
 

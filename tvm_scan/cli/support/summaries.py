@@ -50,9 +50,9 @@ def read_listing(folder: Path) -> Listing:
     check_database(folder)
     summaries, rejected, bad_lines = read_summaries(folder), list[str](), 0
     if summaries is None:
-        from tvm_scan.cli.support.records import open_store
+        from tvm_scan.meta import RecordStore
 
-        store = open_store(folder)
+        store = RecordStore(folder)
         summaries = store.summaries()
         rejected, bad_lines = store.rejected, store.bad_lines
     summaries.sort(key=lambda r: (r.name, str(r.target.get("kind")), r.shapes, r.seconds))
