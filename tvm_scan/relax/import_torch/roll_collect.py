@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-#: Emits a call of an operator into the graph: ``emit(operator, *args)``.
-Emit = Callable[..., Any]
+from tvm_scan.relax.import_torch.scan_graph import emit, time_at
 
 
 @dataclass(frozen=True)
@@ -93,35 +91,33 @@ class Collected:
             return [self]
         return [self, replace(self, steps=self.steps[::-1], stride=-1)]
 
-    def rebuilt(self, stacked: Any, emit: Emit, aten: Any) -> Any:
+    def rebuilt(self, stacked: Any, graph: Any, aten: Any) -> Any:
         """Give what the anchor is, from the steps stacked with time first."""
-        axis, value, rank = self.axis, stacked, len(stacked.meta["val"].shape)
+        axis, value = self.axis, stacked
         if self.stride < 0:
-            value = emit(aten.flip.default, value, [0])
-        if axis:
-            order = [*range(1, rank)]
-            order.insert(axis, 0)
-            value = emit(aten.permute.default, value, order)
+            value = emit(graph, aten.flip.default, value, [0])
+        value = time_at(graph, aten, value, axis)
         if self.bases:
-            return self._written(value, emit, aten)
+            return self._written(value, graph, aten)
         target = self.anchor.target
         if target is aten.cat.default:
             shape = list(self.steps[0].meta["val"].shape)
             shape[axis] *= len(self.steps)
-            value = emit(aten.reshape.default, value, shape)
+            value = emit(graph, aten.reshape.default, value, shape)
         if not self.before:
             return value
-        parts = [emit(target, list(self.before[:: self.stride]), axis), value]
-        return emit(aten.cat.default, parts[:: self.stride], axis)
+        parts = [emit(graph, target, list(self.before[:: self.stride]), axis), value]
+        return emit(graph, aten.cat.default, parts[:: self.stride], axis)
 
-    def _written(self, value: Any, emit: Emit, aten: Any) -> Any:
+    def _written(self, value: Any, graph: Any, aten: Any) -> Any:
         extent, count = self.anchor.meta["val"].shape[self.axis], len(self.steps)
         if count == extent:
             return value
         low = min(self.first, self.first + (count - 1) * self.stride)
         pace = abs(self.stride)
         stop = low + (count - 1) * pace + 1
-        return emit(aten.slice_scatter.default, self.bases[0], value, self.axis, low, stop, pace)
+        arguments = (self.bases[0], value, self.axis, low, stop, pace)
+        return emit(graph, aten.slice_scatter.default, *arguments)
 
 
 def collected(anchor: Any, aten: Any) -> Collected | None:

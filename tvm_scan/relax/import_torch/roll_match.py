@@ -11,11 +11,11 @@ induction over ``t`` the loop that computes the steps gives ``v[t]`` at step ``t
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tvm_scan.relax.import_torch.roll_collect import Collected, RolledLoop, step_read
+from tvm_scan.relax.import_torch.scan_graph import add_scan, emit, time_first
 
 #: Orders of a recurrence that are looked for: steps by which a read may lag behind a write.
 _MOST_LAG = 4
@@ -185,12 +185,8 @@ class LoopRoller:
 
     def replace(self) -> RolledLoop:
         """Put the loop into the graph, and its results where those of the copies were."""
-        import torch
-
-        step = self._step_module()
         label = f"rolled_step_{self.anchor.name}"
-        self.module.add_submodule(label, step)
-        graph = self.module.graph
+        graph, clone = self.module.graph, self.aten.clone.default
         initial = [init for _, init in self.carries.values()]
         inputs = [*initial, *(key[0] for key in self.slices), *self.shared]
         inputs += [*self.whole.bases[:1], *self.whole.before]
@@ -200,20 +196,21 @@ class LoopRoller:
         with graph.inserting_before(last.next):
             # No two arrays of a scan may be views of one tensor; to import a copy costs nothing.
             states, shared = map(self._copies, (initial, self.shared))
-            xs = [self._input(*key) for key in self.slices]
-            body = graph.get_attr(label)
-            scan = torch.ops.higher_order.scan
-            loop = graph.call_function(scan, (body, states, xs, tuple(shared)))
-            finals = [graph.call_function(operator.getitem, (loop, i)) for i in range(len(initial))]
-            stacked = graph.call_function(operator.getitem, (loop, len(initial)))
-            values = [vector[0].meta["val"] for vector in self.carries]
-            for final, value in zip(finals, values, strict=True):
-                final.meta["val"] = value
-            stacked.meta["val"] = torch.stack([self.steps[0].meta["val"]] * len(self.steps))
-            loop.meta["val"] = (*values, stacked.meta["val"])
-            collected = self.whole.rebuilt(stacked, self._emit, self.aten)
+            xs = [
+                time_first(graph, self.aten, source, axis, start, len(self.steps), stride)
+                for source, axis, start, stride in self.slices
+            ]
+            # Results of a scan must not share memory, so each is a tensor of its own.
+            results = [*(self.known[vector] for vector in self.carries), self.result]
+            self.graph.output([emit(self.graph, clone, result) for result in results])
+            ordered = [holder for holder, _ in self.carries.values()]
+            ordered += [*self.slices.values(), *self.shared.values()]
+            *finals, stacked = add_scan(
+                self.module, label, self.graph, ordered, (states, xs, shared)
+            )
+            collected = self.whole.rebuilt(stacked, graph, self.aten)
             apart = self._read_apart(self.order[last])
-            singles = [self._emit(self.aten.select.int, stacked, 0, t) for t in apart]
+            singles = [emit(graph, self.aten.select.int, stacked, 0, t) for t in apart]
         # Readers of a state or a step, which come after the loop; the copies go away.
         for vector, final in zip(self.carries, finals, strict=True):
             if vector[-1] is not None:
@@ -221,10 +218,8 @@ class LoopRoller:
         for t, single in zip(apart, singles, strict=True):
             self.steps[t].replace_all_uses_with(single, self._reads_later(self.order[last]))
         self.anchor.replace_all_uses_with(collected)
-        operators = sum(node.op == "call_function" for node in self.graph.nodes)
-        return RolledLoop(
-            len(self.steps), operators, len(initial), len(self.slices), self.anchor.name
-        )
+        calls = sum(node.op == "call_function" for node in self.graph.nodes) - len(results)
+        return RolledLoop(len(self.steps), calls, len(initial), len(self.slices), self.anchor.name)
 
     def _reads_later(self, position: int) -> Callable[[Any], bool]:
         """Make the test that a node comes behind a position and is no part of the loop."""
@@ -242,51 +237,7 @@ class LoopRoller:
             if step not in finals and any(later(user) for user in step.users)
         ]
 
-    def _step_module(self) -> Any:
-        """The step with placeholders in the order of ``scan``: carries, slices, shared."""
-        import torch
-
-        ordered = [holder for holder, _ in self.carries.values()]
-        ordered += [*self.slices.values(), *self.shared.values()]
-        graph, table = torch.fx.Graph(), {}
-        for holder in ordered:
-            table[holder] = graph.placeholder(holder.name)
-            table[holder].meta = dict(holder.meta)
-        for node in self.graph.nodes:
-            if node.op != "placeholder":
-                table[node] = graph.node_copy(node, lambda n: table[n])
-        steps = [*(self.known[vector] for vector in self.carries), self.result]
-        # Results of a scan must not share memory, so each is a tensor of its own.
-        results = [graph.call_function(self.aten.clone.default, (table[s],)) for s in steps]
-        for result, step in zip(results, steps, strict=True):
-            result.meta["val"] = step.meta["val"]
-        graph.output(results)
-        return torch.fx.GraphModule({}, graph)
-
-    def _input(self, source: Any, axis: int, start: int, stride: int) -> Any:
-        """All steps of an input, time first."""
-        aten, length = self.aten, len(self.steps)
-        value = source
-        rank, extent = len(source.meta["val"].shape), source.meta["val"].shape[axis]
-        if stride < 0:
-            value = self._emit(aten.flip.default, value, [axis])
-            start, stride = extent - 1 - start, -stride
-        stop = start + (length - 1) * stride + 1
-        if (start, stop, stride) != (0, extent, 1):
-            value = self._emit(aten.slice.Tensor, value, axis, start, stop, stride)
-        if axis:
-            order = [axis, *(i for i in range(rank) if i != axis)]
-            value = self._emit(aten.permute.default, value, order)
-        return value
-
     def _copies(self, nodes: Iterable[Any]) -> list[Any]:
         """A tensor of its own for each; what is none stays."""
-        clone = self.aten.clone.default
-        return [node if _kind(node) is None else self._emit(clone, node) for node in nodes]
-
-    def _emit(self, target: Any, *args: Any) -> Any:
-        from torch.fx.node import map_arg
-
-        node = self.module.graph.call_function(target, args)
-        node.meta["val"] = target(*map_arg(args, lambda part: part.meta["val"]))
-        return node
+        graph, clone = self.module.graph, self.aten.clone.default
+        return [node if _kind(node) is None else emit(graph, clone, node) for node in nodes]

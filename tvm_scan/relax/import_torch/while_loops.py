@@ -7,9 +7,10 @@ by ``index_put``. Everything else that it carries is a state.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any
+
+from tvm_scan.relax.import_torch.scan_graph import add_scan, emit, time_at, time_first
 
 
 def scans_from_while_loops(module: Any, constants: Mapping[str, Any]) -> int:
@@ -118,13 +119,10 @@ class _Counted:
                 return False  # it reads an array that it writes
         self.table = table
         outputs = []
-        for i in self.states:
-            outputs.append(self._clone(table[self.results[i]]))
+        outputs += [table[self.results[i]] for i in self.states]
         for axis, value in arrays.values():
-            step = self.graph.call_function(self.aten.squeeze.dims, (table[value], [axis]))
-            step.meta["val"] = value.meta["val"].squeeze(axis)
-            outputs.append(self._clone(step))
-        self.graph.output(outputs)
+            outputs.append(emit(self.graph, self.aten.squeeze.dims, table[value], [axis]))
+        self.graph.output([emit(self.graph, self.aten.clone.default, node) for node in outputs])
         self.graph.eliminate_dead_code()  # indices that became slices
         return True
 
@@ -133,11 +131,6 @@ class _Counted:
             holder = self.graph.placeholder(name)
         holder.meta = {"val": value}
         return holder
-
-    def _clone(self, node: Any) -> Any:
-        copy = self.graph.call_function(self.aten.clone.default, (node,))
-        copy.meta["val"] = node.meta["val"]
-        return copy
 
     def _is_index(self, node: Any) -> bool:
         views = (self.aten.view.default, self.aten.unsqueeze.default, self.aten.reshape.default)
@@ -191,42 +184,24 @@ class _Counted:
         shared = range(len(self.carried), len(self.operands))
         ordered = [*states, *self.slices.values(), *([] if counter is None else [counter])]
         ordered += [table[self.holders[i]] for i in shared]
-        step, copies = self.torch.fx.Graph(), {}
-        for holder in ordered:
-            copies[holder] = step.placeholder(holder.name)
-            copies[holder].meta = dict(holder.meta)
-        for node in self.graph.nodes:
-            if node.op != "placeholder":
-                copies[node] = step.node_copy(node, copies.__getitem__)
-        self.module.add_submodule(label, self.torch.fx.GraphModule({}, step))
         stop = self.start + self.length * self.stride
         with graph.inserting_before(self.node):
-            xs = []
-            for i, axis in self.slices:
-                source = self.operands[i]
-                rank = len(source.meta["val"].shape)
-                last = stop - self.stride + 1
-                args = (source, axis, self.start, last, self.stride)
-                x = graph.call_function(aten.slice.Tensor, args)
-                order = [axis, *(k for k in range(rank) if k != axis)]
-                xs.append(graph.call_function(aten.permute.default, (x, order)))
+            steps = (self.start, self.length, self.stride)
+            xs = [
+                time_first(graph, aten, self.operands[i], axis, *steps) for i, axis in self.slices
+            ]
             if counter is not None:
-                count = (self.start, stop, self.stride)
-                steps = graph.call_function(aten.arange.start_step, count)
-                steps.kwargs = {"dtype": self.torch.int64}
-                xs.append(steps)
-            inits = [self.carried[i] for i in self.states]
-            body = graph.get_attr(label)
-            operands = (body, inits, xs, tuple(self.operands[i] for i in shared))
-            scan = graph.call_function(self.torch.ops.higher_order.scan, operands)
-            results: dict[int, Any] = {}
-            for k, i in enumerate(self.states):
-                results[i] = graph.call_function(operator.getitem, (scan, k))
-            for k, (i, axis) in enumerate(self.arrays.items(), len(self.states)):
-                stacked = graph.call_function(operator.getitem, (scan, k))
-                order = list(range(1, len(self.holders[i].meta["val"].shape)))
-                order.insert(axis, 0)
-                results[i] = graph.call_function(aten.permute.default, (stacked, order))
+                # The default dtype of integers is int64.
+                xs.append(emit(graph, aten.arange.start_step, self.start, stop, self.stride))
+            operands = (
+                [self.carried[i] for i in self.states],
+                xs,
+                [self.operands[i] for i in shared],
+            )
+            scanned = iter(add_scan(self.module, label, self.graph, ordered, operands))
+            results = {i: next(scanned) for i in self.states}
+            for i, axis in self.arrays.items():
+                results[i] = time_at(graph, aten, next(scanned), axis)
             results[self.counter] = graph.call_function(aten.full.default, ([], stop))
             results[self.counter].kwargs = {"dtype": self.torch.int64}
         for user in list(self.node.users):
