@@ -80,7 +80,8 @@ def ParallelizeScans(
         if not device.is_gpu:
             for name in called_functions(out):
                 if isinstance(func := out[name], tirx.PrimFunc) and is_bound(func.body):
-                    out.update_func(name, _without_threads(func, device, str(name.name_hint)))
+                    plain = _by_lanes(func, device, str(name.name_hint))
+                    out.update_func(name, func if plain is None else plain)
         return out
 
     return run
@@ -110,7 +111,7 @@ def _schedule(
 ) -> tirx.PrimFunc | None:
     done = bool((func.attrs or {}).get(IS_SCHEDULED, False))
     if not report.accepted:
-        return None if done else _one_thread_per_lane(func, target, report)
+        return None if done else _on_gpu(func, target, report.name)
     several = None if done or target is None else dispatched(func, target, database)
     if several is not None:
         _LOG.info("%s holds plans by length: %s", report.name, several[1])
@@ -135,7 +136,7 @@ def _schedule(
         return keep_for_one_step(func, scheduled, report.accepted, target) if done else scheduled
     except (RefusalError, PlanError) as error:
         _LOG.info("%s is left sequential: %s", report.name, error)
-        return None if done else _one_thread_per_lane(func, target, report)
+        return None if done else _on_gpu(func, target, report.name)
 
 
 def _is_one_step(report: ScanReport) -> bool:
@@ -143,14 +144,18 @@ def _is_one_step(report: ScanReport) -> bool:
     return all(length is not None and length <= 1 for length in lengths)
 
 
-def _without_threads(func: tirx.PrimFunc, device: Device, name: str) -> tirx.PrimFunc:
-    """A function that is bound to threads, for a CPU; itself where that is another program."""
+def _by_lanes(func: tirx.PrimFunc, device: Device, name: str) -> tirx.PrimFunc | None:
+    """A function with a thread for each lane of a GPU, and without threads on a CPU.
+
+    None where that would be another program.
+    """
     sch = Schedule(ensure_blocks(func))
     try:
         schedule_leftovers(sch, device)
     except ScanError as error:
-        _LOG.info("%s cannot run on a CPU, its threads stay: %s", name, error)
-        return func
+        why = "cannot be bound to threads" if device.is_gpu else "keeps its threads on a CPU"
+        _LOG.info("%s %s: %s", name, why, error)
+        return None
     return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})
 
 
@@ -169,17 +174,7 @@ def _fenced(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     return whole
 
 
-def _one_thread_per_lane(
-    func: tirx.PrimFunc, target: Target | None, report: ScanReport
-) -> tirx.PrimFunc | None:
+def _on_gpu(func: tirx.PrimFunc, target: Target | None, name: str) -> tirx.PrimFunc | None:
     """A refused function for a GPU, where TVM has no schedule for ordered loops at all."""
     device = None if target is None else device_of(target)
-    if device is None or not device.is_gpu:
-        return None
-    sch = Schedule(ensure_blocks(func))
-    try:
-        schedule_leftovers(sch, device)
-    except ScanError as error:
-        _LOG.info("%s cannot be bound to threads: %s", report.name, error)
-        return None
-    return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})
+    return None if device is None or not device.is_gpu else _by_lanes(func, device, name)
