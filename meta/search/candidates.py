@@ -1,10 +1,9 @@
-"""Sources of candidates: a list for a small space, a ranking by a cost model else."""
+"""The source of candidates: those of a space, ranked by a cost model where there is one."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, prod
 from statistics import median
@@ -127,46 +126,8 @@ def space_size(mod: IRModule, target: Target) -> int:
     return prod(len(enumerate_plans(target, r)) for r in analyse(mod["main"]).accepted)
 
 
-def plan_sets(mod: IRModule, target: Target, seed: int) -> Iterator[Plans]:
-    """Every combination of plans, shuffled if they are few, drawn at random else."""
-    spaces = [enumerate_plans(target, r) for r in analyse(mod["main"]).accepted]
-    rng = random.Random(seed)
-    if prod(map(len, spaces)) <= 4096:
-        every = list(itertools.product(*spaces))
-        rng.shuffle(every)
-        yield from every
-        return
-    seen: set[Plans] = set()
-    for _ in range(1 << 16):
-        drawn = tuple(rng.choice(space) for space in spaces)
-        if drawn not in seen:
-            seen.add(drawn)
-            yield drawn
-
-
-class Listed:
-    """Candidates in a given order; results are not looked at."""
-
-    def __init__(self, mod: IRModule, target: Target, plans: Iterator[Plans]) -> None:
-        self.mod, self.target, self.plans = mod, target, iter(plans)
-
-    def next(self, count: int) -> list[Candidate]:
-        """Return at most ``count`` candidates; none at the end."""
-        out: list[Candidate] = []
-        for plans in self.plans:
-            candidate = candidate_of(self.mod, plans, self.target)
-            if candidate is not None:
-                out.append(candidate)
-            if len(out) == count:
-                break
-        return out
-
-    def tell(self, candidates: list[Candidate], results: list[ms.runner.RunnerResult]) -> None:
-        """Learn nothing: the order is given."""
-
-
-class Ranked:
-    """The space, the best first by what was measured of it so far.
+class Candidates:
+    """The space, the best first by what was measured of it so far; at random without a model.
 
     Nothing is built or expanded to be looked at: a plan's row follows from the plan. So all of a
     space is asked about at once, and what is measured is what the model likes best of everything.
@@ -179,18 +140,22 @@ class Ranked:
         What to tune for.
     seed : int
         Of the model, and of what is tried beside it.
+    learns : bool
+        Whether there is a model.
     """
 
-    def __init__(self, mod: IRModule, target: Target, seed: int) -> None:
-        TimeModel.check_installed()
+    def __init__(self, mod: IRModule, target: Target, seed: int, learns: bool = True) -> None:
+        if learns:
+            TimeModel.check_installed()
         self.mod, self.target = mod, target
         self.recurrences = analyse(mod["main"]).accepted
         self.spaces = [enumerate_plans(target, r) for r in self.recurrences]
         self.rows = [
             {plan: row_of(plan, target, recurrence) for plan in space}
             for recurrence, space in zip(self.recurrences, self.spaces, strict=True)
+            if learns
         ]
-        self.model, self.random = TimeModel(seed), random.Random(seed)
+        self.model, self.random = TimeModel(seed) if learns else None, random.Random(seed)
         self.seen: dict[Plans, float] = {}
 
     def next(self, count: int) -> list[Candidate]:
@@ -207,7 +172,9 @@ class Ranked:
     def _ordered(self, count: int) -> list[Plans]:
         pool = [plans for plans in self._pool() if plans not in self.seen]
         self.random.shuffle(pool)
-        guesses = self.model.predict(np.array([self._row(p) for p in pool])) if pool else None
+        guesses = None
+        if pool and self.model is not None:
+            guesses = self.model.predict(np.array([self._row(p) for p in pool]))
         if guesses is None:
             return pool
         best = [pool[i] for i in np.argsort(guesses, kind="stable")]
@@ -221,7 +188,7 @@ class Ranked:
         if prod(map(len, self.spaces)) <= _WHOLE:
             return list(itertools.product(*self.spaces))
         drawn = [tuple(map(self.random.choice, self.spaces)) for _ in range(_DRAWN)]
-        for good in sorted(self.seen, key=self.seen.__getitem__)[:_FEW]:
+        for good in sorted(self.seen, key=self.seen.__getitem__)[: _FEW if self.model else 0]:
             for number, space in enumerate(self.spaces):
                 drawn += [(*good[:number], plan, *good[number + 1 :]) for plan in space]
         return list(dict.fromkeys(drawn))
@@ -235,4 +202,5 @@ class Ranked:
         for candidate, result in zip(candidates, results, strict=True):
             ran = [float(s) for s in result.run_secs or []]
             self.seen[candidate.plans] = median(ran) if ran else inf
-            self.model.tell(np.array(self._row(candidate.plans)), median(ran) if ran else None)
+            if self.model is not None:
+                self.model.tell(np.array(self._row(candidate.plans)), median(ran) if ran else None)

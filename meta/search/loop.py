@@ -20,11 +20,9 @@ from tvm_scan.meta.measure.check import WRONG
 from tvm_scan.meta.measure.progress import MachinesGoneError, Progress, Stop, shielded
 from tvm_scan.meta.search.candidates import (
     Candidate,
-    Listed,
-    Ranked,
+    Candidates,
     candidate_of,
     first_plans,
-    plan_sets,
     space_size,
 )
 from tvm_scan.meta.search.earlier import earlier_records
@@ -116,16 +114,16 @@ class FunctionSearch:
             self._take(plans)
         first = self.first[:2] if strategy == "random" else self.first
         unknown = [plans for plans in first if plans not in self.known]
-        opening = self._candidates(unknown[: self.trials])
-        if strategy == "random" or (strategy == "auto" and trials >= left):
-            self._measure(opening)
-        else:
-            self._rank(opening)
-        every = plan_sets(self.mod, self.target, self.seed)
-        new = (plans for plans in every if plans not in self.known)
-        rest = Listed(self.mod, self.target, new)
-        while self._left() and (more := rest.next(min(_BATCH, self._left()))):
-            self._measure(more)
+        # A space that is measured whole needs no order.
+        learns = strategy == "model" or (strategy == "auto" and trials < left)
+        source = Candidates(self.mod, self.target, self.seed, learns)
+        opening = [candidate for candidate, _ in self.recorded.values()]
+        opening += self._candidates(unknown[: self.trials])
+        source.tell(opening, self._measure(opening))
+        # Small batches learn sooner, large ones start fewer workers.
+        batch = max(2, min(_BATCH, self.trials // 4)) if learns else _BATCH
+        while self._left() and (candidates := source.next(min(batch, self._left()))):
+            source.tell(candidates, self._measure(candidates))
 
     def _candidates(self, plans_of_nests: Iterable[Any]) -> list[Candidate]:
         candidates = (candidate_of(self.mod, plans, self.target) for plans in plans_of_nests)
@@ -194,16 +192,6 @@ class FunctionSearch:
 
     def _left(self) -> int:
         return 0 if self.stop else self.trials - self.result.measured
-
-    def _rank(self, opening: list[Candidate]) -> None:
-        # Small batches learn sooner, large ones start fewer workers.
-        batch = max(2, min(_BATCH, self.trials // 4))
-        ranked = Ranked(self.mod, self.target, self.seed)
-        known = [candidate for candidate, _ in self.recorded.values()]
-        ranked.tell(known, [self.known[candidate.plans] for candidate in known])
-        ranked.tell(opening, self._measure(opening))
-        while self._left() and (candidates := ranked.next(min(batch, self._left()))):
-            ranked.tell(candidates, self._measure(candidates))
 
     def _measure(self, candidates: list[Candidate]) -> list[ms.runner.RunnerResult]:
         """Build, check, time and record; what was measured before is not measured again."""

@@ -15,7 +15,7 @@ from tests.support.contexts import light_context
 from tvm_scan import extract, library
 from tvm_scan.meta import CheckedTuning, scan_space
 from tvm_scan.meta.search import cost_model
-from tvm_scan.meta.search.candidates import Ranked, candidate_of
+from tvm_scan.meta.search.candidates import Candidates, candidate_of
 from tvm_scan.meta.search.cost_model import StockModel, TimeModel, rank_correlation
 from tvm_scan.meta.space.decisions import enumerate_plans
 from tvm_scan.schedules.splice import ensure_blocks
@@ -140,7 +140,7 @@ def test_a_batch_takes_seconds_at_most_of_a_space_of_hundreds(monkeypatch):
         return candidate_of(*arguments)
 
     monkeypatch.setattr("tvm_scan.meta.search.candidates.candidate_of", counted)
-    ranked = Ranked(mod, CPU, 0)
+    ranked = Candidates(mod, CPU, 0)
     assert len(ranked.spaces[0]) > 150
     seen, asked = set(), 0
     begin = time.process_time()
