@@ -28,9 +28,9 @@ def assumptions_of(theory: Theory, facts: tuple[Fact, ...], wraps: bool) -> tupl
     problem = theory.problem
     out = []
     names, _ = theory.carries()
-    run = theory.translator(theory.atoms(), names)
+    run = theory.translator(names)
     try:
-        checks = all_checks([run(step) for step in problem.steps])
+        checks = all_checks(run.every(problem.steps))
     except UntranslatableError:
         checks = NONE  # nothing is proven, and nothing needs to be assumed
     if theory.exact and checks.overflow is not True:

@@ -15,6 +15,16 @@ from tvm_scan.proof.logic import Bool
 from tvm_scan.proof.reals import Real
 
 
+def unknown_value(name: str, dtype: str, arithmetic: Any, image: bool = False) -> tuple[Any, Bool]:
+    """An unknown of a dtype, floats by their images if so asked, and what holds of its numbers."""
+    if is_bool(dtype):
+        return z3.Bool(name), True
+    if is_float(dtype):
+        return (Fraction if image else Real)(z3.Real(name)), True
+    value = arithmetic.variable(name, dtype)
+    return value, arithmetic.within(value, dtype)
+
+
 class Atoms:
     """Unknowns of the solver for variables, loads and calls, the same for the same expression.
 
@@ -56,14 +66,8 @@ class Atoms:
         while name in self._names:
             name += "'"
         self._names.add(name)
-        value: Any
-        if is_bool(dtype):
-            value = z3.Bool(name)
-        elif is_float(dtype):
-            value = Real(z3.Real(name))
-        else:
-            value = self.arithmetic.variable(name, dtype)
-            self.facts.append(self.arithmetic.within(value, dtype))
+        value, within = unknown_value(name, dtype, self.arithmetic)
+        self.facts.append(within)
         self.unknowns[name] = (dtype, value.top if isinstance(value, Real) else value)
         return value
 

@@ -89,11 +89,7 @@ class GroupProof:
     @property
     def verdict(self) -> Verdict:
         """The worst of the answers; PROVEN where assumptions are needed, too."""
-        said = {statement.verdict for statement in self.statements}
-        for worst in (Verdict.REFUTED, Verdict.UNDECIDED):
-            if worst in said:
-                return worst
-        return Verdict.PROVEN
+        return _worst({statement.verdict for statement in self.statements})
 
 
 @dataclass(frozen=True)
@@ -120,11 +116,7 @@ class Certificate:
     @property
     def verdict(self) -> Verdict:
         """The worst of all answers."""
-        said = {group.verdict for group in self.groups}
-        for worst in (Verdict.REFUTED, Verdict.UNDECIDED):
-            if worst in said:
-                return worst
-        return Verdict.PROVEN
+        return _worst({group.verdict for group in self.groups})
 
     def as_data(self) -> dict[str, Any]:
         """All of it as plain data, for JSON."""
@@ -141,6 +133,13 @@ class Certificate:
         for group in self.groups:
             lines += ["", *_group_lines(group)]
         return "\n".join([*lines, "", f"{self.solver}, {self.seconds:.2f} s in all"])
+
+
+def _worst(said: set[Verdict]) -> Verdict:
+    for worst in (Verdict.REFUTED, Verdict.UNDECIDED):
+        if worst in said:
+            return worst
+    return Verdict.PROVEN
 
 
 def _group_lines(group: GroupProof) -> list[str]:

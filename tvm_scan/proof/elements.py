@@ -16,7 +16,8 @@ from tvm_scan import tir
 from tvm_scan.algebra.choices import as_choice
 from tvm_scan.algebra.literal import bits_of, is_bool, is_float, is_integer
 from tvm_scan.algebra.ranges import range_of_dtype
-from tvm_scan.proof.images import Fraction, Image
+from tvm_scan.proof.atoms import unknown_value
+from tvm_scan.proof.images import Image
 from tvm_scan.proof.logic import Bool, conj, implies, neg
 from tvm_scan.proof.reals import Real
 from tvm_scan.proof.translate import Term
@@ -67,20 +68,14 @@ def unknown_element(
     for i, (dtype, fact) in enumerate(zip(dtypes, facts, strict=True)):
         label = f"{name} {i}"  # as no input is named
         parts.append(tirx.Var(f"{name}{i}", dtype))
-        value: Any
-        if is_bool(dtype):
-            value = z3.Bool(label)
-        elif is_integer(dtype):
-            value = arithmetic.variable(label, dtype)
-            assumed.append(arithmetic.within(value, dtype))
-        elif images:
-            value = Fraction(z3.Real(label))
-        else:
+        value, within = unknown_value(label, dtype, arithmetic, images)
+        assumed.append(within)
+        if isinstance(value, Real):
             flags = {
                 flag: z3.Bool(f"{label} is {word}") if getattr(fact, flag) else False
                 for flag, word in (("nan", "nan"), ("up", "inf"), ("down", "-inf"))
             }
-            value = Real(z3.Real(label), **flags)
+            value = replace(value, **flags)
             assumed.append(neg(conj(value.up, value.down)))
             assumed.append(implies(value.nan, neg(value.infinite)))
         terms.append(Term(value))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
-import z3
 from tvm import tirx
 from tvm.ir import Var
 
@@ -16,11 +15,10 @@ from tvm_scan.algebra import Algebra, Automaton, Declared
 from tvm_scan.algebra.base import Element, Forgetting
 from tvm_scan.algebra.literal import is_bool, is_float, is_integer
 from tvm_scan.algebra.reduce import Reduce
-from tvm_scan.proof.atoms import Atoms
+from tvm_scan.proof.atoms import Atoms, unknown_value
 from tvm_scan.proof.exponentials import ExponentialTranslator, mentions_logarithms
 from tvm_scan.proof.images import Fraction
 from tvm_scan.proof.logic import Bool, conj, equal
-from tvm_scan.proof.reals import Real
 from tvm_scan.proof.translate import NONE, Checks, Term, Translator
 
 #: Steps of a lane where the loop does not say how many.
@@ -43,8 +41,6 @@ class Problem:
         Dtypes of the carries.
     first : Expr or None
         The carry after step 0, where the loop treats it apart.
-    time : Var or None
-        The time variable.
     extents : VarMap
         Lanes, time and state axes -> extent.
     moving : VarMap
@@ -97,9 +93,7 @@ class Problem:
     def divides(self) -> bool:
         """Return whether integers are divided, by the loop or by the algebra."""
         divisions = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
-        parts = tuple(tirx.Var(f"e{i}", dtype) for i, dtype in enumerate(self.algebra.dtypes))
-        exprs = (*self.steps, *self.algebra.apply(parts, self.olds))
-        return any(_finds(e, kind, _is_of_integers) for e in exprs for kind in divisions)
+        return any(_finds(e, kind, _is_of_integers) for e in self._exprs for kind in divisions)
 
     @property
     def moves_bits(self) -> bool:
@@ -115,9 +109,13 @@ class Problem:
             tirx.BitwiseXor,
             tirx.BitwiseNot,
         )
+        return any(_finds(e, kind, _mixes_bits) for e in self._exprs for kind in kinds)
+
+    @property
+    def _exprs(self) -> Element:
+        """Carries after the loop's step, and after an element is applied."""
         parts = tuple(tirx.Var(f"e{i}", dtype) for i, dtype in enumerate(self.algebra.dtypes))
-        exprs = (*self.steps, *self.algebra.apply(parts, self.olds))
-        return any(_finds(e, kind, _mixes_bits) for e in exprs for kind in kinds)
+        return (*self.steps, *self.algebra.apply(parts, self.olds))
 
     @property
     def most_steps(self) -> int:
@@ -171,9 +169,10 @@ class Theory:
         p = self.problem
         return Atoms(self.arithmetic, p.extents, self.tables, p.moving, earlier)
 
-    def translator(self, atoms: Atoms, names: tir.VarMap) -> Translator:
-        """The translator that makes terms of expressions over ``names``."""
-        return (ExponentialTranslator if self.images else Translator)(atoms, names)
+    def translator(self, names: tir.VarMap, atoms: Atoms | None = None) -> Translator:
+        """The translator that makes terms of expressions over ``names``, and inputs of a step."""
+        kind = ExponentialTranslator if self.images else Translator
+        return kind(atoms or self.atoms(), names)
 
     # ---- carries ------------------------------------------------------------------------------
 
@@ -183,17 +182,9 @@ class Theory:
         carries = zip(self.problem.olds, self.problem.dtypes, strict=True)
         for i, (old, dtype) in enumerate(carries):
             label = f"carry {i}"  # no input has a blank in its name; the same in every problem
-            value: Any
-            if is_bool(dtype):
-                value = z3.Bool(label)
-            elif is_integer(dtype):
-                value = self.arithmetic.variable(label, dtype)
-                assumed.append(self.arithmetic.within(value, dtype))
-            else:
-                unknown = z3.Real(label)
-                value = Fraction(unknown) if self.images else Real(unknown)
-                if self.images:  # a finite number, or minus infinity
-                    assumed.append(unknown >= 0)
+            value, within = unknown_value(label, dtype, self.arithmetic, self.images)
+            # Of images those of finite numbers, and of minus infinity.
+            assumed.append(value.top >= 0 if isinstance(value, Fraction) else within)
             names[old] = Term(value)
         return names, assumed
 
@@ -219,13 +210,14 @@ class Theory:
 
     # ---- statements ---------------------------------------------------------------------------
 
-    def meant(self, checks: Checks) -> Bool:
-        """The conditions of this theory under which an expression means what is said of it."""
-        basic = conj(checks.defined, checks.finite)
-        return conj(basic, checks.overflow, checks.lossless) if self.exact else basic
+    def meant(self, terms: list[Term]) -> Bool:
+        """The conditions of this theory under which expressions mean what is said of them."""
+        lossless = all_checks(terms).lossless if self.exact else True
+        return conj(self.loop_defined(terms), lossless)
 
-    def loop_defined(self, checks: Checks) -> Bool:
+    def loop_defined(self, terms: list[Term]) -> Bool:
         """The conditions of ``meant`` for the loop itself, whose casts may cut."""
+        checks = all_checks(terms)
         basic = conj(checks.defined, checks.finite)
         return conj(basic, checks.overflow) if self.exact else basic
 

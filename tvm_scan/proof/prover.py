@@ -69,7 +69,7 @@ def prove_group(problem: Problem, seconds: float) -> GroupProof:
             refutation = _counterexample(problem, 0.05 * seconds, glance=True)
             if refutation is not None:
                 break
-    return _refuted(problem, attempts, refutation or _counterexample(problem, seconds))
+    return _refuted(attempts, refutation or _counterexample(problem, seconds))
 
 
 def _theories(problem: Problem) -> list[Theory]:
@@ -128,17 +128,26 @@ def _ask_all(attempt: _Attempt, questions: Questions, seconds: float) -> None:
 
 
 def _proof(attempt: _Attempt, seconds: float) -> GroupProof:
-    problem, theory = attempt.theory.problem, attempt.theory
-    questions = Questions(theory)
-    said = _numbers(questions, attempt.facts, seconds)
+    theory = attempt.theory
+    said = _numbers(Questions(theory), attempt.facts, seconds)
     statements = [*attempt.statements, *([said] if said is not None else [])]
     wraps = said is not None and said.verdict is Verdict.ASSUMED
+    return _group(theory, statements, attempt.facts, wraps)
+
+
+def _group(
+    theory: Theory,
+    statements: list[Statement],
+    facts: tuple[Fact, ...] = (),
+    wraps: bool = False,
+) -> GroupProof:
+    problem = theory.problem
     return GroupProof(
         carries=tuple(str(old.name) for old in problem.olds),
         dtypes=problem.dtypes,
         family=problem.family,
         numbers=numbers_of(theory),
-        assumptions=assumptions_of(theory, attempt.facts, wraps),
+        assumptions=assumptions_of(theory, facts, wraps),
         statements=tuple(statements),
         rounding=rounding_law(problem.algebra, problem.dtypes),
     )
@@ -174,9 +183,7 @@ def _numbers(questions: Questions, facts: tuple[Fact, ...], seconds: float) -> S
     return Statement("numbers", CLAIMS["numbers"], Verdict.PROVEN, spent)
 
 
-def _refuted(
-    problem: Problem, attempts: list[_Attempt], refutation: _Refutation | None
-) -> GroupProof:
+def _refuted(attempts: list[_Attempt], refutation: _Refutation | None) -> GroupProof:
     """A counterexample of inputs of the loop; or what remained undecided, and why."""
     best = max(attempts, key=lambda attempt: len(attempt.statements))
     if refutation is None:
@@ -187,16 +194,7 @@ def _refuted(
         theory = best.theory
     else:
         last, theory = refutation.statement, refutation.theory
-    statements = [said for said in best.statements if said.name != last.name]
-    return GroupProof(
-        carries=tuple(str(old.name) for old in problem.olds),
-        dtypes=problem.dtypes,
-        family=problem.family,
-        numbers=numbers_of(theory),
-        assumptions=assumptions_of(theory, (), False),
-        statements=(*statements, last),
-        rounding=rounding_law(problem.algebra, problem.dtypes),
-    )
+    return _group(theory, [*(said for said in best.statements if said.name != last.name), last])
 
 
 @dataclass(frozen=True, eq=False)

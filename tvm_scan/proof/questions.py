@@ -71,60 +71,50 @@ class Questions:
         """The lifted element applied to the carries is the step."""
         theory, p = self.theory, self.problem
         names, assumed = theory.carries()
-        atoms = theory.atoms()
-        run = theory.translator(atoms, names)
-        after = [run(step) for step in p.steps]
-        got = [run(part) for part in self.algebra.apply(self.algebra.lift(), p.olds)]
-        assumed += [theory.loop_defined(all_checks(after)), theory.indexed(run, p.olds)]
+        run = theory.translator(names)
+        after = run.every(p.steps)
+        got = run.every(self.algebra.apply(self.algebra.lift(), p.olds))
+        assumed += [theory.loop_defined(after), theory.indexed(run, p.olds)]
         assumed.append(theory.indexed(run, p.steps))
-        goal = (theory.meant(all_checks(got)), theory.same(got, after, self.dtypes))
-        return self._asked(assumed, goal, names, [atoms], {"the loop": after, "the element": got})
+        return self._same(
+            assumed, got, after, names, [run], {"the loop": after, "the element": got}
+        )
 
     def first(self) -> Question | None:
         """The element of step 0 applied to the neutral carries is what step 0 sets."""
         neutral, theory = self.theory.neutral, self.theory
         if neutral is None or not isinstance(self.algebra, Forgetting):
             return None
-        atoms = theory.atoms()
-        run = theory.translator(atoms, tir.VarMap())
+        run = theory.translator(tir.VarMap())
         after = [run(self.problem.first)]
         constant = self.algebra.constant((self.problem.first,))
-        got = [run(part) for part in self.algebra.apply(constant, neutral)]
-        assumed = [theory.loop_defined(all_checks(after))]
-        goal = (theory.meant(all_checks(got)), theory.same(got, after, self.dtypes))
-        return self._asked(assumed, goal, tir.VarMap(), [atoms], {})
+        got = run.every(self.algebra.apply(constant, neutral))
+        return self._same([theory.loop_defined(after)], got, after, tir.VarMap(), [run], {})
 
     def two_steps(self) -> Question:
         """The elements of two steps, combined and applied, are two steps of the loop."""
         theory, p = self.theory, self.problem
         names, assumed = theory.carries()
-        atoms = theory.atoms()
-        later = theory.atoms(atoms)
-        run = theory.translator(atoms, names)
-        once = [run(step) for step in p.steps]
-        moved = tir.VarMap(zip(p.olds, once, strict=True))
-        again = theory.translator(later, moved)
-        twice = [again(step) for step in p.steps]
-        assumed += [theory.loop_defined(all_checks(twice)), theory.indexed(run, p.olds)]
+        run = theory.translator(names)
+        moved = tir.VarMap(zip(p.olds, run.every(p.steps), strict=True))
+        again = theory.translator(moved, theory.atoms(run.atoms))
+        twice = again.every(p.steps)
+        assumed += [theory.loop_defined(twice), theory.indexed(run, p.olds)]
         assumed += [theory.indexed(again, p.olds), theory.indexed(again, p.steps)]
         f, g = self._named("f", run), self._named("g", again)
-        for var, term in (*f, *g):
-            names[var] = term
-        both = self.algebra.combine(tuple(v for v, _ in f), tuple(v for v, _ in g))
-        combined = theory.translator(atoms, names)
-        got = [combined(part) for part in self.algebra.apply(both, p.olds)]
+        both = self.algebra.combine(tuple(f.keys()), tuple(g.keys()))
+        known = tir.VarMap([*names.items(), *f.items(), *g.items()])
+        got = theory.translator(known, run.atoms).every(self.algebra.apply(both, p.olds))
         if theory.promised:
-            assumed.append(theory.meant(all_checks(got)))
-        goal = (theory.meant(all_checks(got)), theory.same(got, twice, self.dtypes))
+            assumed.append(theory.meant(got))
         shown = {"the loop": twice, "the scan": got}
-        known = tir.VarMap((old, names[old]) for old in p.olds)
-        return self._asked(assumed, goal, known, [atoms, later], shown)
+        return self._same(assumed, got, twice, names, [run, again], shown)
 
-    def _named(self, name: str, run: Translator) -> list[tuple[Any, Term]]:
+    def _named(self, name: str, run: Translator) -> tir.VarMap:
         lifted = zip(self.algebra.lift(), self.algebra.dtypes, strict=True)
-        return [
+        return tir.VarMap(
             (tirx.Var(f"{name}{i}", dtype), run(part)) for i, (part, dtype) in enumerate(lifted)
-        ]
+        )
 
     # ---- elements -----------------------------------------------------------------------------
 
@@ -152,45 +142,47 @@ class Questions:
             assumed.append(f.steps + g.steps <= self.problem.most_steps)
         return f, g, names, assumed
 
+    def _in_turn(self, f: Element, g: Element, run: Translator, assumed: list[Bool]) -> list[Term]:
+        """Apply two elements one after the other, where that means what is said of it."""
+        theory, olds = self.theory, self.problem.olds
+        between = self.algebra.apply(f, olds)
+        want = run.every(self.algebra.apply(g, between))
+        assumed.append(theory.meant([*want, *run.every(between)]))
+        assumed += [theory.indexed(run, olds), theory.indexed(run, between)]
+        return want
+
     def composition(self, facts: tuple[Fact, ...]) -> Question:
         """``apply(combine(f, g), h) == apply(g, apply(f, h))``."""
         theory, p = self.theory, self.problem
         f, g, names, assumed = self.pair(facts)
-        atoms = theory.atoms()
-        run = theory.translator(atoms, names)
-        between = self.algebra.apply(f.parts, p.olds)
-        want = [run(part) for part in self.algebra.apply(g.parts, between)]
-        assumed += [theory.meant(all_checks([*want, *(run(part) for part in between)]))]
-        assumed += [theory.indexed(run, p.olds), theory.indexed(run, between)]
+        run = theory.translator(names)
+        want = self._in_turn(f.parts, g.parts, run, assumed)
         both = self.algebra.combine(f.parts, g.parts)
-        parts = [run(part) for part in both]
-        got = [run(part) for part in self.algebra.apply(both, p.olds)]
+        parts, got = run.every(both), run.every(self.algebra.apply(both, p.olds))
         # A part that is of no use, such as the value of a reset that was not, may be anything.
         if theory.promised:
-            assumed.append(theory.meant(all_checks([*parts, *got])))
-        checks = conj(all_checks(parts).defined, theory.meant(all_checks(got)))
-        goal = (checks, theory.same(got, want, self.dtypes))
+            assumed.append(theory.meant([*parts, *got]))
         shown = {"one after the other": want, "combined": got}
-        return self._asked(assumed, goal, names, [atoms], shown)
+        question = self._same(assumed, got, want, names, [run], shown)
+        question.goal = conj(all_checks(parts).defined, question.goal)
+        return question
 
     def identity(self) -> Question:
         """``apply(identity, h) == h``."""
         theory, p = self.theory, self.problem
         names, assumed = theory.carries()
-        atoms = theory.atoms()
-        run = theory.translator(atoms, names)
+        run = theory.translator(names)
         assumed.append(theory.indexed(run, p.olds))
-        got = [run(part) for part in self.algebra.apply(self.algebra.identity(), p.olds)]
+        got = run.every(self.algebra.apply(self.algebra.identity(), p.olds))
         want = [names[old] for old in p.olds]
-        goal = (theory.meant(all_checks(got)), theory.same(got, want, self.dtypes))
-        return self._asked(assumed, goal, names, [atoms], {"applied": got})
+        return self._same(assumed, got, want, names, [run], {"applied": got})
 
     def extension(self, facts: tuple[Fact, ...]) -> Question | None:
         """``extend(f, step)`` acts as ``f`` followed by the lifted step.
 
         None where it is ``combine``, of which the composition speaks.
         """
-        f, g = self.element("f", facts), self.element("g", facts)
+        f, g, names, assumed = self.pair(facts)
         pairs = zip(
             self.algebra.extend(f.parts, g.parts),
             self.algebra.combine(f.parts, g.parts),
@@ -198,19 +190,11 @@ class Questions:
         )
         if all(tir.structurally_equal(left, right) for left, right in pairs):
             return None
-        theory, p = self.theory, self.problem
-        f, _, names, assumed = self.pair(facts)
-        atoms = theory.atoms()
-        run = theory.translator(atoms, names)
-        lifted = self.algebra.lift()
-        between = self.algebra.apply(f.parts, p.olds)
-        want = [run(part) for part in self.algebra.apply(lifted, between)]
-        assumed += [theory.meant(all_checks([*want, *(run(part) for part in between)]))]
-        assumed += [theory.indexed(run, p.olds), theory.indexed(run, between)]
+        run, lifted = self.theory.translator(names), self.algebra.lift()
+        want = self._in_turn(f.parts, lifted, run, assumed)
         extended = self.algebra.extend(f.parts, lifted)
-        got = [run(part) for part in self.algebra.apply(extended, p.olds)]
-        goal = (theory.meant(all_checks(got)), theory.same(got, want, self.dtypes))
-        return self._asked(assumed, goal, names, [atoms], {"want": want, "extended": got})
+        got = run.every(self.algebra.apply(extended, self.problem.olds))
+        return self._same(assumed, got, want, names, [run], {"want": want, "extended": got})
 
     def plain(self, facts: tuple[Fact, ...]) -> Question | None:
         """The cheaper formulas are the same where their condition says so."""
@@ -219,47 +203,43 @@ class Questions:
             return None
         theory, p = self.theory, self.problem
         f, g, names, assumed = self.pair(facts)
-        atoms = theory.atoms()
-        run = theory.translator(atoms, names)
-        want = [
-            run(part) for part in self.algebra.apply(self.algebra.combine(f.parts, g.parts), p.olds)
-        ]
-        assumed.append(theory.meant(all_checks(want)))
+        run = theory.translator(names)
+        want = run.every(self.algebra.apply(self.algebra.combine(f.parts, g.parts), p.olds))
+        assumed.append(theory.meant(want))
         total = cheaper.combine(f.parts, g.parts)
-        got = [run(part) for part in cheaper.apply(total, p.olds)]
+        got = run.every(cheaper.apply(total, p.olds))
         exact: Bool = True if cheaper.exact is None else run(cheaper.exact(total)).value
-        after_identity = [run(part) for part in cheaper.apply(cheaper.identity, p.olds)]
+        after_identity = run.every(cheaper.apply(cheaper.identity, p.olds))
         before = [names[old] for old in p.olds]
         same = implies(exact, theory.same(got, want, self.dtypes))
-        goal = (True, conj(same, theory.same(after_identity, before, self.dtypes)))
-        return self._asked(assumed, goal, names, [atoms], {"combined": want, "plainly": got})
+        goal = conj(same, theory.same(after_identity, before, self.dtypes))
+        shown = {"combined": want, "plainly": got}
+        return self._asked(assumed, goal, goal, names, [run], shown)
 
     def numbers_of_step(self) -> Question:
         """Nothing of 32 or 64 bits overflows in an element and its application but in the loop."""
         theory, p = self.theory, self.problem
         names, assumed = theory.carries()
-        atoms = theory.atoms()
-        run = theory.translator(atoms, names)
-        loop = all_checks([run(step) for step in p.steps])
-        assumed += [theory.loop_defined(loop), loop.stays]
-        lifted = self.algebra.lift()
-        values: Element = (*lifted, *self.algebra.apply(lifted, p.olds))
-        goal = all_checks([run(part) for part in values]).stays
-        return self._asked(assumed, (goal, True), names, [atoms], {})
+        run = theory.translator(names)
+        loop = run.every(p.steps)
+        assumed += [theory.loop_defined(loop), all_checks(loop).stays]
+        return self._stays(assumed, self.algebra.lift(), names, run)
 
     def numbers(self, facts: tuple[Fact, ...]) -> Question:
         """Nothing of 32 or 64 bits overflows in a combination that does not one after the other."""
         theory, p = self.theory, self.problem
         f, g, names, assumed = self.pair(facts)
-        atoms = theory.atoms()
-        run = theory.translator(atoms, names)
+        run = theory.translator(names)
         between = self.algebra.apply(f.parts, p.olds)
-        want = all_checks([run(part) for part in self.algebra.apply(g.parts, between)])
-        assumed += [theory.meant(want), want.stays]
-        both = self.algebra.combine(f.parts, g.parts)
-        values: Element = (*both, *self.algebra.apply(both, p.olds))
-        goal = all_checks([run(part) for part in values]).stays
-        return self._asked(assumed, (goal, True), names, [atoms], {})
+        want = run.every(self.algebra.apply(g.parts, between))
+        assumed += [theory.meant(want), all_checks(want).stays]
+        return self._stays(assumed, self.algebra.combine(f.parts, g.parts), names, run)
+
+    def _stays(
+        self, assumed: list[Bool], element: Element, names: tir.VarMap, run: Translator
+    ) -> Question:
+        values = run.every((*element, *self.algebra.apply(element, self.problem.olds)))
+        return self._asked(assumed, all_checks(values).stays, True, names, [run], {})
 
     # ---- facts --------------------------------------------------------------------------------
 
@@ -272,40 +252,52 @@ class Questions:
         elements.append((self.algebra.identity(), 0))
         out = []
         for parts, steps in elements:
-            atoms = theory.atoms()
-            run = theory.translator(atoms, tir.VarMap())
-            terms = [run(part) for part in parts]
-            out.append(Alone(parts, terms, steps, [theory.meant(all_checks(terms)), *atoms.facts]))
+            run = theory.translator(tir.VarMap())
+            terms = run.every(parts)
+            out.append(Alone(parts, terms, steps, [theory.meant(terms), *run.atoms.facts]))
         return out
 
     def combined(self, facts: tuple[Fact, ...]) -> tuple[list[Term], Any, list[Bool]]:
         """The combination of two elements of which the facts hold, its steps, assumptions."""
         f, g, names, assumed = self.pair(facts)
-        atoms = self.theory.atoms()
-        run = self.theory.translator(atoms, names)
-        terms = [run(part) for part in self.algebra.combine(f.parts, g.parts)]
-        return terms, f.steps + g.steps, [*assumed, *atoms.facts]
+        run = self.theory.translator(names)
+        terms = run.every(self.algebra.combine(f.parts, g.parts))
+        return terms, f.steps + g.steps, [*assumed, *run.atoms.facts]
 
     def extended(self, facts: tuple[Fact, ...]) -> tuple[list[Term], Any, list[Bool]]:
         """The element that ``combined`` gives, made of an element and a step."""
         f, _, names, assumed = self.pair(facts)
-        atoms = self.theory.atoms()
-        run = self.theory.translator(atoms, names)
-        lifted = self.algebra.lift()
-        assumed.append(self.theory.meant(all_checks([run(part) for part in lifted])))
-        terms = [run(part) for part in self.algebra.extend(f.parts, lifted)]
+        run, lifted = self.theory.translator(names), self.algebra.lift()
+        assumed.append(self.theory.meant(run.every(lifted)))
+        terms = run.every(self.algebra.extend(f.parts, lifted))
         if any(fact.each for fact in facts):
             assumed.append(f.steps + 1 <= self.problem.most_steps)
-        return terms, f.steps + 1, [*assumed, *atoms.facts]
+        return terms, f.steps + 1, [*assumed, *run.atoms.facts]
+
+    def _same(
+        self,
+        assumed: list[Bool],
+        got: list[Term],
+        want: list[Term],
+        names: tir.VarMap,
+        runs: list[Translator],
+        shown: dict[str, list[Term]],
+    ) -> Question:
+        """The question whether results mean what is said of them, and are the same as others."""
+        same = self.theory.same(got, want, self.dtypes)
+        goal = conj(self.theory.meant(got), same)
+        return self._asked(assumed, goal, same, names, runs, shown)
 
     def _asked(
         self,
         assumed: list[Bool],
-        goal: tuple[Bool, Bool],
+        goal: Bool,
+        values: Bool,
         names: tir.VarMap,
-        atoms: list[Atoms],
+        runs: list[Translator],
         results: dict[str, list[Term]],
     ) -> Question:
+        atoms = [run.atoms for run in runs]
         facts = [fact for each in atoms for fact in each.facts]
         shown = [(str(var.name), tir.dtype_of(var), term.value) for var, term in names.items()]
         for each in atoms:
@@ -313,5 +305,4 @@ class Questions:
         for name, terms in results.items():
             dtypes = self.dtypes
             shown += [(name, d, t.value) for t, d in zip(terms, dtypes, strict=True)]
-        checks, values = goal
-        return Question([*assumed, *facts], conj(checks, values), values, shown, atoms)
+        return Question([*assumed, *facts], goal, values, shown, atoms)

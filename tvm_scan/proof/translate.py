@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +109,10 @@ class Translator:
         if key not in self._known:
             self._known[key] = (e, self._translate(e))
         return self._known[key][1]
+
+    def every(self, exprs: Iterable[Any]) -> list[Term]:
+        """Translate several expressions."""
+        return [self(e) for e in exprs]
 
     def _translate(self, e: Any) -> Term:
         dtype = tir.dtype_of(e)
