@@ -123,6 +123,20 @@ def map_loads(node: Any, fn: Callable[[TensorLoad], Any]) -> Any:
     return tvm_ffi.structural_map(node, (TensorLoad, fn))
 
 
+def map_accesses(stmt: Any, moved: Callable[[Var, list[Any]], tuple[Var, Any] | None]) -> Any:
+    """``stmt`` with each load and store where ``moved`` puts it; None leaves it as it is."""
+
+    def on_load(load: TensorLoad) -> Any:
+        to = moved(load.source, list(load.indices))
+        return load if to is None else tirx.BufferLoad(*to)
+
+    def on_store(store: tirx.BufferStore) -> Any:
+        to = moved(store.buffer, list(store.indices))
+        return store if to is None else tirx.BufferStore(to[0], store.value, to[1])
+
+    return tvm_ffi.structural_map(stmt, [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
+
+
 def loads(node: Any) -> list[TensorLoad]:
     """Every buffer load in ``node``."""
     if is_leaf(node):
@@ -257,6 +271,13 @@ def block_with(block: SBlock, **changed: Any) -> SBlock:
     """Copy of an ``SBlock`` with other parts, by the names of its attributes."""
     names = "iter_vars reads writes name_hint body init alloc_buffers match_buffers annotations"
     return SBlock(*(changed.get(name, getattr(block, name)) for name in names.split()))
+
+
+def loop_with(loop: tirx.For, body: Any, kind: tirx.ForKind | None = None) -> tirx.For:
+    """Copy of a loop with another body, and where it is given, of another kind."""
+    kind = loop.kind if kind is None else kind
+    parts = (loop.loop_var, loop.min, loop.extent, kind, body)
+    return tirx.For(*parts, loop.thread_binding, loop.annotations)
 
 
 def fresh_copy(stmt: Any) -> Any:

@@ -14,7 +14,6 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
-from tvm.ir.expr import TensorLoad
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
@@ -104,17 +103,11 @@ class Replica:
     def _widen(self, stmt: Any, inner: Any) -> Any:
         """Registers with a trailing index: one set for each lane of the block."""
 
-        def on_load(load: TensorLoad) -> Any:
-            new = self._registers.get(load.source)
-            return load if new is None else tirx.BufferLoad(new, [*load.indices, inner])
+        def moved(buffer: Var, indices: list[Any]) -> tuple[Var, list[Any]] | None:
+            new = self._registers.get(buffer)
+            return None if new is None else (new, [*indices, inner])
 
-        def on_store(store: tirx.BufferStore) -> Any:
-            new = self._registers.get(store.buffer)
-            if new is None:
-                return store
-            return tirx.BufferStore(new, store.value, [*store.indices, inner])
-
-        return tvm_ffi.structural_map(stmt, [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
+        return tir.map_accesses(stmt, moved)
 
     def begin(self, inner: Any = None) -> Any:
         """Registers before the first step: prologue, initial state."""
@@ -388,14 +381,6 @@ def unrolled(stmt: Any) -> Any:
         extent = tir.as_int(node.extent)
         if node.kind != ForKind.SERIAL or extent is None or extent > _UNROLL_LIMIT:
             return node
-        return tirx.For(
-            node.loop_var,
-            node.min,
-            node.extent,
-            ForKind.UNROLLED,
-            node.body,
-            node.thread_binding,
-            node.annotations,
-        )
+        return tir.loop_with(node, node.body, ForKind.UNROLLED)
 
     return tvm_ffi.structural_map(stmt, (tirx.For, on_for))

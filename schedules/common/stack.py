@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
-from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import Kernel, as_dtype, like_register
@@ -60,21 +58,12 @@ def on_stack(kernel: Kernel, arrays: Sequence[Var] = ()) -> Kernel:
         if str(old.scope()) == "local" and old not in begins
     )
 
-    def on_load(load: TensorLoad) -> Any:
-        if load.source not in begins:
-            return load
-        cell = _cell(begins[load.source], load.source, load.indices)
-        return tirx.BufferLoad(pooled[tir.dtype_of(load.source)], [cell])
+    def moved(buffer: Var, indices: list[Any]) -> tuple[Var, list[Any]] | None:
+        if buffer not in begins:
+            return None
+        return pooled[tir.dtype_of(buffer)], [_cell(begins[buffer], buffer, indices)]
 
-    def on_store(store: tirx.BufferStore) -> Any:
-        if store.buffer not in begins:
-            return store
-        cell = _cell(begins[store.buffer], store.buffer, store.indices)
-        return tirx.BufferStore(pooled[tir.dtype_of(store.buffer)], store.value, [cell])
-
-    body = kernel.body
-    if arrays:
-        body = tvm_ffi.structural_map(body, [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
+    body = tir.map_accesses(kernel.body, moved) if arrays else kernel.body
     rest = [table.get(old, old) for old in kernel.allocs if old not in begins]
     body = tir.substitute(body, table)
     return Kernel(kernel.name, kernel.reads, kernel.writes, body, [*rest, *pooled.values()])

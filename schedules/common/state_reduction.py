@@ -69,7 +69,7 @@ def _reduction(recurrence: Recurrence) -> StateReduction:
         stores = [s for s in statements(loop.body) if s.buffer in split.dims]
         if stores:
             body = [part for s in stores for part in _extended(s, split, products, gates)]
-            loops.append(tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, tir.seq(body)))
+            loops.append(tir.loop_with(loop, tir.seq(body)))
     before = _needed(split.before, loops)
     reduced = StateSplit(split.states, dims, before, tuple(loops), (), ())
     return StateReduction(reduced, products, tuple(gates))

@@ -100,22 +100,13 @@ class StateSplit:
         return any(buffer in self.dims for buffer in tir.variables(stmt).keys())
 
     def _shrunk(self, stmt: Any, state: Var, inner: Var, registers: tir.VarMap) -> Any:
-        def at(buffer: Var, indices: Any) -> list[Any]:
+        def moved(buffer: Var, indices: list[Any]) -> tuple[Var, list[Any]] | None:
+            if buffer not in self.dims:
+                return None
             dim = self.dims[buffer]
-            return [inner if i == dim else index for i, index in enumerate(indices)]
+            return registers[buffer], [inner if i == dim else e for i, e in enumerate(indices)]
 
-        def on_load(load: TensorLoad) -> Any:
-            if load.source not in self.dims:
-                return load
-            return tirx.BufferLoad(registers[load.source], at(load.source, load.indices))
-
-        def on_store(store: tirx.BufferStore) -> Any:
-            if store.buffer not in self.dims:
-                return store
-            indices = at(store.buffer, store.indices)
-            return tirx.BufferStore(registers[store.buffer], store.value, indices)
-
-        return tvm_ffi.structural_map(stmt, [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
+        return tir.map_accesses(stmt, moved)
 
 
 def split_states(recurrence: Recurrence) -> StateSplit:

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
-from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence, Register
@@ -69,18 +67,10 @@ def step_parts(recurrence: Recurrence, body: Any, slot: Var, steps: int) -> Step
         (value, local(f"{value.name}_of_steps", [steps], tir.dtype_of(value))) for value in shared
     )
 
-    def on_load(load: TensorLoad) -> Any:
-        return tirx.BufferLoad(table[load.source], [slot]) if load.source in table else load
+    def moved(buffer: Var, _: list[Any]) -> tuple[Var, list[Any]] | None:
+        return (table[buffer], [slot]) if buffer in table else None
 
-    def on_store(store: tirx.BufferStore) -> Any:
-        if store.buffer not in table:
-            return store
-        return tirx.BufferStore(table[store.buffer], store.value, [slot])
-
-    bodies = tuple(
-        tvm_ffi.structural_map(tir.seq(part), [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
-        for part in parts
-    )
+    bodies = tuple(tir.map_accesses(tir.seq(part), moved) for part in parts)
     return StepParts(bodies, tuple(register_of(new) for _, new in table.items()))
 
 

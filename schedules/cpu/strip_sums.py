@@ -51,8 +51,7 @@ class StripSums(Pool):
                 after.append(tirx.BufferStore(cell.source, there, list(cell.indices)))
             if not before:
                 return loop
-            whole = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
-            return tir.seq([*before, whole, *after])
+            return tir.seq([*before, tir.loop_with(loop, body), *after])
 
         return tvm_ffi.structural_map(stmt, (tirx.For, on_loop))
 
@@ -103,12 +102,6 @@ def _has_loop_or_condition(stmt: Any) -> bool:
 
 
 def _moved(stmt: Any, cell: TensorLoad, register: Var, lane: Any) -> Any:
-    def on_load(load: TensorLoad) -> Any:
-        return tirx.BufferLoad(register, [lane]) if load.source.same_as(cell.source) else load
-
-    def on_store(store: tirx.BufferStore) -> Any:
-        if not store.buffer.same_as(cell.source):
-            return store
-        return tirx.BufferStore(register, store.value, [lane])
-
-    return tvm_ffi.structural_map(stmt, [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
+    return tir.map_accesses(
+        stmt, lambda buffer, _: (register, [lane]) if buffer.same_as(cell.source) else None
+    )

@@ -54,7 +54,7 @@ def _in_block(block: SBlock, ldexp: bool) -> SBlock:
             return loop
         pool = pools.setdefault(width, Pool(width))
         body = with_vector_math(loop.body, pool, loop.loop_var, ldexp=ldexp)
-        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body)
+        return tir.loop_with(loop, body)
 
     body = tvm_ffi.structural_map(block.body, (tirx.For, on_for))
     buffers = [buffer for pool in pools.values() for buffer in pool.buffers]

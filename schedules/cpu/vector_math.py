@@ -124,9 +124,6 @@ def hoist_first_iteration(stmt: Any) -> Any:
             return loop
         zero = tir.VarMap([(loop.loop_var, loop.min)])
         init = tir.substitute(first.then_case, zero)
-        rest = tirx.For(
-            loop.loop_var, loop.min, loop.extent, loop.kind, tir.seq(list(loop.body.seq)[1:])
-        )
-        return tir.seq([init, rest])
+        return tir.seq([init, tir.loop_with(loop, tir.seq(list(loop.body.seq)[1:]))])
 
     return tvm_ffi.structural_map(stmt, (tirx.For, on_for))

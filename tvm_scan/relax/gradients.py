@@ -11,11 +11,12 @@ import functools
 from typing import Any
 
 from tvm import relax
-from tvm.relax.op import astype, cumprod, cumsum, flatten, flip, multiply, reshape
+from tvm.relax.op import cumprod, cumsum, flatten, flip, multiply, reshape
 from tvm.relax.op.base import register_gradient
 
-from tvm_scan import loops
+from tvm_scan import loops, tir
 from tvm_scan.relax.operators import emit_along_axis
+from tvm_scan.relax.repairs.torch_casts import as_dtype
 
 #: TVM registers its own at 10; a higher level takes precedence.
 _LEVEL = 11
@@ -56,11 +57,8 @@ def cumprod_gradient(
     _var: relax.Var, call: relax.Call, gradient: relax.Var, builder: relax.BlockBuilder
 ) -> list[relax.Expr]:
     """``dx[t] = (x[0] ... x[t-1]) s[t]``, where ``s`` is a linear recurrence from the end."""
-    dtype = str(gradient.ty.dtype)
-    exclusive = bool(call.attrs.exclusive)
-    x = call.args[0]
-    if str(x.ty.dtype) != dtype:
-        x = builder.emit(astype(x, dtype))
+    dtype, exclusive = tir.dtype_of(gradient), bool(call.attrs.exclusive)
+    x = as_dtype(builder, call.args[0], dtype)
     axis = 0 if call.attrs.axis is None else int(call.attrs.axis)
     if call.attrs.axis is None:
         x = builder.emit(flatten(x))
@@ -83,4 +81,4 @@ def _like(builder: relax.BlockBuilder, value: Any, x: relax.Expr) -> relax.Expr:
     value = builder.emit(value)
     if len(x.ty.shape) != len(value.ty.shape):
         value = builder.emit(reshape(value, x.ty.shape))
-    return value if x.ty.dtype == value.ty.dtype else builder.emit(astype(value, x.ty.dtype))
+    return as_dtype(builder, value, tir.dtype_of(x))

@@ -160,10 +160,6 @@ def _axis(call: relax.Call) -> int | None:
     return None if call.attrs.axis is None else int(call.attrs.axis)
 
 
-def _dtype(call: relax.Call) -> str:
-    return str(call.ty.dtype)
-
-
 @mutator
 class _Legalizer(PyExprMutator):
     """Rewrites one function; `prepare` finds the flips around its operators."""
@@ -213,7 +209,7 @@ class _Legalizer(PyExprMutator):
             loops.cumulative,
             op=op,
             source=str(source.ty.dtype),
-            dtype=_dtype(call),
+            dtype=tir.dtype_of(call),
             exclusive=bool(call.attrs.exclusive),
             reverse=reverse,
         )
@@ -223,11 +219,11 @@ class _Legalizer(PyExprMutator):
 
 def _can_legalize(call: relax.Call) -> bool:
     source = call.args[0]
-    dtypes = (str(source.ty.dtype), _dtype(call))
+    dtypes = (str(source.ty.dtype), tir.dtype_of(call))
     shaped = isinstance(source.ty.shape, relax.ShapeExpr)
     if shaped and _axis(call) is not None and _steps(call) == 1:
         return False  # no steps but one: what TVM makes of it is a copy
-    return shaped and _dtype(call) != "bool" and all(d == "bool" or _is_number(d) for d in dtypes)
+    return shaped and dtypes[1] != "bool" and all(d == "bool" or _is_number(d) for d in dtypes)
 
 
 def _steps(call: relax.Call) -> int | None:

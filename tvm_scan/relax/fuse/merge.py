@@ -61,7 +61,7 @@ def with_producer(
     def on_for(loop: tirx.For) -> Any:
         if first is None or not loop.loop_var.same_as(first[0]):
             return loop
-        return _with_body(loop, tir.seq([_filled(old, first[1], value), loop.body]))
+        return tir.loop_with(loop, tir.seq([_filled(old, first[1], value), loop.body]))
 
     added = [names[b] for b, k in zip(producer.inputs, shared, strict=True) if k is None]
     inputs = [p for p in scan.params[: len(scan.params) - outputs] if not p.same_as(old)]
@@ -74,18 +74,6 @@ def with_producer(
 def _is_worth_keeping(producer: Pointwise) -> bool:
     """Return whether computing an element again costs more than reading it again."""
     return producer.is_costly or len(tir.loads(producer.value)) > 1
-
-
-def _with_body(loop: tirx.For, body: Any) -> tirx.For:
-    return tirx.For(
-        loop.loop_var,
-        loop.min,
-        loop.extent,
-        loop.kind,
-        body,
-        loop.thread_binding,
-        loop.annotations,
-    )
 
 
 def _filled(buffer: Var, outer: Sequence[Any], value: Pointwise) -> Any:

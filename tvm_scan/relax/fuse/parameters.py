@@ -64,22 +64,15 @@ def with_unit_axes(func: tirx.PrimFunc, shapes: Sequence[Sequence[Any]]) -> tirx
         full = [extent if tir.as_int(extent) == 1 else next(extents) for extent in shape]
         buffers[old] = tirx.decl_buffer(full, tir.dtype_of(old), name=str(old.name), layout=None)
 
-    def indexed(buffer: Var, indices: Sequence[Any]) -> tuple[Var, list[Any]]:
+    def moved(buffer: Var, indices: list[Any]) -> tuple[Var, list[Any]] | None:
         if buffer not in buffers:
-            return buffer, list(indices)
+            return None
         rest = iter(indices)
         full = tir.shape_of(buffers[buffer])
         return buffers[buffer], [
             tir.zero_like(e) if tir.as_int(e) == 1 else next(rest) for e in full
         ]
 
-    def on_store(store: tirx.BufferStore) -> Any:
-        buffer, indices = indexed(store.buffer, store.indices)
-        return tirx.BufferStore(buffer, store.value, indices)
-
     func = ensure_blocks(func)
-    body = tir.map_loads(
-        func.body, lambda load: tirx.BufferLoad(*indexed(load.source, load.indices))
-    )
-    body = tvm_ffi.structural_map(body, (tirx.BufferStore, on_store))
+    body = tir.map_accesses(func.body, moved)
     return rebuilt(func, [b for _, b in buffers.items()], body, [])

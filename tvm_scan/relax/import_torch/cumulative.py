@@ -6,8 +6,9 @@ from functools import partial
 
 from tvm import relax
 
-from tvm_scan import loops
+from tvm_scan import loops, tir
 from tvm_scan.relax.operators import emit_along_axis
+from tvm_scan.relax.repairs.torch_casts import as_dtype
 
 #: TVM has no smallest truth value; it fits this.
 _COMPARED = {"bool": "int8"}
@@ -24,10 +25,9 @@ def emit_extremum(
     has_indices: bool = True,
 ) -> list[relax.Expr]:
     """Emit the running maximum or minimum, where it was taken, or either alone."""
-    dtype = str(x.ty.dtype)
+    dtype = tir.dtype_of(x)
     compared = _COMPARED.get(dtype, dtype)
-    if compared != dtype:
-        x = builder.emit(relax.op.astype(x, compared))
+    x = as_dtype(builder, x, compared)
     make = partial(
         loops.extremum,
         dtype=compared,
@@ -37,8 +37,8 @@ def emit_extremum(
         has_indices=has_indices,
     )
     results = emit_along_axis(builder, make, [x], axis, "cummin" if smallest else "cummax")
-    if compared != dtype and has_values:
-        results[0] = builder.emit(relax.op.astype(results[0], dtype))
+    if has_values:
+        results[0] = as_dtype(builder, results[0], dtype)
     return results
 
 

@@ -78,8 +78,3 @@ class Frame:
     def last(self, value: relax.Expr) -> relax.Expr:
         """A result without time, in the shape of the operator."""
         return viewed(self._builder, value, [self._shape[0], self._shape[2]])
-
-
-def dtype_of(value: relax.Expr) -> str:
-    """TVM's name of the dtype of a tensor."""
-    return str(value.ty.dtype)

@@ -22,7 +22,6 @@ from tvm_scan.relax.import_torch.higher_order import declared
 from tvm_scan.relax.import_torch.own_arguments import (
     Frame,
     arguments_of,
-    dtype_of,
     extent,
     sizes_of,
 )
@@ -37,7 +36,7 @@ def _affine(node: Any, importer: Any) -> relax.Expr:
     loop = loops.affine(
         *frame.sizes,
         time_last=frame.time_last,
-        dtype=dtype_of(arguments["x"]),
+        dtype=tir.dtype_of(arguments["x"]),
         emit=arguments["emit"],
         reverse=arguments["reverse"],
         has_initial=initial is not None,
@@ -54,7 +53,7 @@ def _affine(node: Any, importer: Any) -> relax.Expr:
 def _cumulative(node: Any, importer: Any) -> relax.Expr:
     arguments = arguments_of(node, importer)
     options = {key: arguments[key] for key in ("op", "exclusive", "reverse")}
-    make = partial(loops.cumulative, dtype=dtype_of(arguments["x"]), **options)
+    make = partial(loops.cumulative, dtype=tir.dtype_of(arguments["x"]), **options)
     name = "cumsum" if arguments["op"] == "add" else "cumprod"
     return emit_along_axis(importer.block_builder, make, [arguments["x"]], 1, name)[0]
 
@@ -95,7 +94,7 @@ def _selective(node: Any, importer: Any) -> list[relax.Expr]:
         length,
         length,
         states=states,
-        dtype=dtype_of(u),
+        dtype=tir.dtype_of(u),
         softplus=arguments["softplus"],
         reverse=arguments["reverse"],
         **options,
@@ -103,7 +102,7 @@ def _selective(node: Any, importer: Any) -> list[relax.Expr]:
     initial = arguments["h0"]
     if initial is None:
         shape = relax.ShapeExpr([*u.ty.shape.values[:3], states])
-        initial = builder.emit(relax.op.zeros(shape, dtype_of(arguments["A"])))
+        initial = builder.emit(relax.op.zeros(shape, tir.dtype_of(arguments["A"])))
     tensors = [arguments[name] for name in ("u", "delta", "A", "B", "C", "D", "z", "bias", "reset")]
     inputs = [*(t for t in tensors if t is not None), initial]
     out, last = call_loop(builder, _from_the_start(loop), inputs, "selective_scan")
@@ -129,7 +128,7 @@ def _outer(node: Any, importer: Any) -> list[relax.Expr]:
         lanes,
         length,
         states=constant_extent(arguments["a"], 3, "outer_scan", "states"),
-        dtype=dtype_of(x),
+        dtype=tir.dtype_of(x),
         gate=arguments["gate"],
         emit=arguments["emit"],
         reverse=arguments["reverse"],
@@ -158,7 +157,7 @@ def _delta(node: Any, importer: Any) -> list[relax.Expr]:
         length,
         keys=constant_extent(q, 3, "delta_scan", "keys"),
         values=constant_extent(v, 3, "delta_scan", "values"),
-        dtype=dtype_of(v),
+        dtype=tir.dtype_of(v),
         rule="general" if arguments["beta"] is None else "delta",
         gate="none" if g is None else ("head" if len(g.ty.shape.values) == 3 else "key"),
         group=group // constant_extent(q, 2, "delta_scan", "heads"),
@@ -187,7 +186,7 @@ def _steps(node: Any, importer: Any) -> list[relax.Expr]:
     arguments = arguments_of(node, importer)
     tensors, prefix, carries = arguments["tensors"], arguments["prefix"], arguments["carries"]
     frame = Frame(importer, tensors[-1])
-    dtypes = tuple(dtype_of(t) for t in tensors)
+    dtypes = tuple(tir.dtype_of(t) for t in tensors)
     loop = pointwise_step(
         *frame.sizes,
         graph=arguments["graph"],
@@ -217,7 +216,7 @@ def _slices(node: Any, importer: Any) -> list[relax.Expr]:
                 "from_exported: expected a scan whose slices have constant extents, found "
                 f"{tensor.ty}; only the length may be dynamic"
             )
-        return tuple(n for n in extents if n is not None), dtype_of(tensor)
+        return tuple(n for n in extents if n is not None), tir.dtype_of(tensor)
 
     xs = [kind(t, True) for t in tensors[inits : inits + count]]
     starts = xs if prefix else [kind(t, False) for t in tensors[:inits]]
@@ -243,8 +242,8 @@ def _states_of_sequences(node: Any, importer: Any) -> relax.Expr:
     loop = loops.states_of_sequences(
         *(length, heads, features, groups, states),
         extent(offsets.ty.shape.values[0], "ends"),
-        dtype=dtype_of(drive),
-        offsets_dtype=dtype_of(offsets),
+        dtype=tir.dtype_of(drive),
+        offsets_dtype=tir.dtype_of(offsets),
         has_first=first is not None,
         has_reset=arguments["reset"] is not None,
     )

@@ -14,8 +14,10 @@ from tvm import relax
 from tvm.ir import IRModule, Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.errors import ScanError
+from tvm_scan.relax.repairs.torch_casts import as_dtype
 
 #: Of truth values, where TVM has arithmetic on words of one bit.
 _LOGICAL: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
@@ -156,7 +158,7 @@ class _Repairer(PyExprMutator):
             return _LOGICAL[name](*call.args)
         if dtype == "bool" and name in _IDENTITY_ON_BOOL:
             return call.args[0]
-        if dtype == "bool" and name in _CUMULATIVE and _result(call) == "bool":
+        if dtype == "bool" and name in _CUMULATIVE and tir.dtype_of(call) == "bool":
             return _CUMULATIVE[name](self.builder_, call)
         wider = _wider(name, dtype)
         return call if wider is None else self._computed_in(call, wider)
@@ -167,9 +169,8 @@ class _Repairer(PyExprMutator):
         def cast(arg: relax.Expr) -> relax.Expr:
             if isinstance(arg, relax.Tuple):
                 return relax.Tuple([cast(field) for field in arg.fields])
-            if isinstance(arg.ty, relax.TensorType):
-                return self.builder_.emit(relax.op.astype(arg, wider))
-            return arg
+            is_tensor = isinstance(arg.ty, relax.TensorType)
+            return as_dtype(self.builder_, arg, wider) if is_tensor else arg
 
         operands = [cast(arg) for arg in call.args]
         if call.op.name == "relax.matmul":  # it may name the dtype of its result
@@ -178,20 +179,12 @@ class _Repairer(PyExprMutator):
             computed = relax.Call(call.op, operands, call.attrs)
         computed = self.builder_.emit(computed)
         if not isinstance(call.ty, relax.TupleType):
-            return _as(computed, str(call.ty.dtype))
+            return as_dtype(self.builder_, computed, tir.dtype_of(call))
         parts = [
-            _as(self.builder_.emit(relax.TupleGetItem(computed, i)), str(field.dtype))
-            for i, field in enumerate(call.ty.fields)
+            self.builder_.emit(relax.TupleGetItem(computed, i)) for i in range(len(call.ty.fields))
         ]
-        return relax.Tuple([self.builder_.emit(part) for part in parts])
-
-
-def _result(call: relax.Call) -> str:
-    return str(call.ty.dtype)
-
-
-def _as(value: relax.Expr, dtype: str) -> relax.Expr:
-    return value if str(value.ty.dtype) == dtype else relax.op.astype(value, dtype)
+        pairs = zip(parts, call.ty.fields, strict=True)
+        return relax.Tuple([as_dtype(self.builder_, p, str(field.dtype)) for p, field in pairs])
 
 
 def _all_so_far(builder: relax.BlockBuilder, call: relax.Call, x: relax.Expr) -> relax.Expr:

@@ -7,6 +7,7 @@ from typing import Any
 from tvm import relax
 
 from tvm_scan import tir
+from tvm_scan.relax.repairs.torch_casts import as_dtype
 
 #: By the number of spatial axes: the operator and its transposed form.
 _OPERATORS = {
@@ -65,7 +66,7 @@ def convert_convolution(node: Any, importer: Any) -> relax.Expr:
     )
     result = builder.emit(result)
     if arguments["bias"] is not None:
-        bias = builder.emit(relax.op.astype(importer.env[arguments["bias"]], wide))
+        bias = as_dtype(builder, importer.env[arguments["bias"]], wide)
         bias = builder.emit(relax.op.reshape(bias, (1, -1, *[1] * spatial)))
         result = builder.emit(relax.op.add(result, bias))
-    return result if wide == dtype else builder.emit(relax.op.astype(result, dtype))
+    return as_dtype(builder, result, dtype)

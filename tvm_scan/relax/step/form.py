@@ -70,21 +70,12 @@ def _copied(nest: Any, output: Var) -> tuple[Var, list[int | None]] | None:
 def _renamed(nest: Any, buffer: Var, output: Var, order: list[int | None]) -> Any:
     zero = tirx.IntImm("int64", 0)
 
-    def moved(indices: Any) -> list[Any]:
-        return [zero if at is None else indices[at] for at in order]
+    def moved(other: Var, indices: list[Any]) -> tuple[Var, list[Any]] | None:
+        if not other.same_as(buffer):
+            return None
+        return output, [zero if at is None else indices[at] for at in order]
 
-    def on_load(load: TensorLoad) -> Any:
-        if not load.source.same_as(buffer):
-            return load
-        return tirx.BufferLoad(output, moved(load.indices))
-
-    def on_store(store: BufferStore) -> Any:
-        if not store.buffer.same_as(buffer):
-            return store
-        return BufferStore(output, store.value, moved(store.indices))
-
-    nest = tvm_ffi.structural_map(nest, (TensorLoad, on_load))
-    return tvm_ffi.structural_map(nest, (BufferStore, on_store))
+    return tir.map_accesses(nest, moved)
 
 
 def is_point(indices: Any, loops: list[Var]) -> bool:

@@ -14,7 +14,6 @@ from typing import Any
 import tvm_ffi
 from tvm import relax, tirx, topi
 from tvm.ir import GenericConst, Var
-from tvm.ir.expr import TensorLoad
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.tirx import BufferStore
 
@@ -214,20 +213,12 @@ def _like(buffer: Var, name: str, *lead: Any) -> Var:
 def _moved(nest: Any, moved: tir.VarMap, timed: tir.VarMap, at: Any) -> Any:
     """`nest` on other buffers: states, and with time as leading index inputs and emits."""
 
-    def indexed(buffer: Var, indices: Any) -> tuple[Var, list[Any]]:
+    def to(buffer: Var, indices: list[Any]) -> tuple[Var, list[Any]]:
         if buffer in timed:
             return timed[buffer], [at, *indices]
-        return moved.get(buffer, buffer), list(indices)
+        return moved.get(buffer, buffer), indices
 
-    def on_load(load: TensorLoad) -> Any:
-        return tirx.BufferLoad(*indexed(load.source, load.indices))
-
-    def on_store(store: BufferStore) -> Any:
-        buffer, indices = indexed(store.buffer, store.indices)
-        return BufferStore(buffer, store.value, indices)
-
-    nest = tvm_ffi.structural_map(nest, (TensorLoad, on_load))
-    return tvm_ffi.structural_map(nest, (BufferStore, on_store))
+    return tir.map_accesses(nest, to)
 
 
 def _first_from(nest: Any, sources: tir.VarMap, later: Any, at: Any) -> Any:
