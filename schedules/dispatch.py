@@ -104,24 +104,8 @@ def _length(recurrences: Sequence[TimeLoop]) -> object:
 
 def _own_copy(body: tirx.Stmt) -> tirx.Stmt:
     """The body with variables of its own: TVM wants every one defined once."""
-    table = tir.VarMap()
-
-    def renew(var: Var) -> None:
-        table[var] = Var(var.name, var.ty)
-
-    def on_block(block: SBlock) -> None:
-        for axis in block.iter_vars:
-            renew(axis.var)
-        for buffer in block.alloc_buffers:
-            renew(buffer)
-
-    def on_buffer(stmt: tirx.AllocBuffer | tirx.DeclBuffer) -> None:
-        renew(stmt.buffer)
-
-    handlers = [
-        (SBlock, on_block),
-        (tirx.AllocBuffer, on_buffer),
-        (tirx.DeclBuffer, on_buffer),
-    ]
-    tvm_ffi.structural_walk(body, handlers)
+    defined = tir.buffers_allocated(body).keys()
+    for block in tir.nodes(body, SBlock):
+        defined += [*(axis.var for axis in block.iter_vars), *block.alloc_buffers]
+    table = tir.VarMap((var, Var(var.name, var.ty)) for var in defined)
     return tir.substitute(tir.fresh_copy(body), table)

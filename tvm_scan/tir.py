@@ -6,7 +6,7 @@ In TVM 0.27 a buffer is a ``tvm.ir.Var`` whose ``ty`` is a ``BufferType``, and a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -139,11 +139,19 @@ def map_accesses(stmt: Any, moved: Callable[[Var, list[Any]], tuple[Var, Any] | 
 
 def loads(node: Any) -> list[TensorLoad]:
     """Every buffer load in ``node``."""
-    if is_leaf(node):
-        return []
-    loaded: list[TensorLoad] = []
-    tvm_ffi.structural_walk(node, [(TensorLoad, lambda load: loaded.append(load))])
-    return loaded
+    return [] if is_leaf(node) else nodes(node, TensorLoad)
+
+
+def nodes(node: Any, *kinds: Any, outside: Sequence[Any] = ()) -> list[Any]:
+    """Every part of ``node`` that is of one of the kinds, and not inside of a part of others."""
+    parts: list[Any] = []
+    handlers: list[Any] = [(kinds, lambda part: parts.append(part))]
+    if not outside:
+        tvm_ffi.structural_walk(node, handlers)
+    else:
+        handlers.append((tuple(outside), lambda _: tvm_ffi.WalkResult.SKIP))
+        tvm_ffi.structural_walk(node, handlers, order="pre")
+    return parts
 
 
 def variables(node: Any) -> VarMap:
@@ -161,13 +169,7 @@ def variables(node: Any) -> VarMap:
             return VarMap([(node, True)])
     elif is_prim_expr(node):  # a visit in Python takes fifteen times as long
         return VarMap((var, True) for var in undefined_vars(node, []))
-    present = VarMap()
-
-    def visit(var: Var) -> None:
-        present[var] = True
-
-    tvm_ffi.structural_walk(node, [(Var, visit)])
-    return present
+    return VarMap((var, True) for var in nodes(node, Var))
 
 
 def contains_var(node: Any, wanted: Iterable[Var]) -> bool:
@@ -183,46 +185,24 @@ def buffers_loaded(node: Any) -> VarMap:
 
 def buffers_stored(stmt: Any) -> VarMap:
     """Buffers that ``stmt`` writes."""
-    stored = VarMap()
-
-    def visit(store: tirx.BufferStore) -> None:
-        stored[store.buffer] = True
-
-    tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, visit)])
-    return stored
+    return VarMap((store.buffer, True) for store in nodes(stmt, tirx.BufferStore))
 
 
 def variables_bound(stmt: Any) -> VarMap:
     """Variables that a loop, a let or a block inside ``stmt`` gives values."""
-    bound = VarMap()
+    parts = nodes(stmt, SBlock, tirx.For, tirx.Bind, tirx.Let)
+    return VarMap((var, True) for part in parts for var in _bound_by(part))
 
-    def on_block(block: SBlock) -> None:
-        for axis in block.iter_vars:
-            bound[axis.var] = True
 
-    def on_loop(loop: tirx.For) -> None:
-        bound[loop.loop_var] = True
-
-    def on_bind(bind: tirx.Bind) -> None:
-        bound[bind.var] = True
-
-    def on_let(let: tirx.Let) -> None:
-        bound[let.var] = True
-
-    handlers = [(SBlock, on_block), (tirx.For, on_loop), (tirx.Bind, on_bind), (tirx.Let, on_let)]
-    tvm_ffi.structural_walk(stmt, handlers)
-    return bound
+def _bound_by(part: Any) -> list[Var]:
+    if isinstance(part, tirx.For):
+        return [part.loop_var]
+    return [axis.var for axis in part.iter_vars] if isinstance(part, SBlock) else [part.var]
 
 
 def buffers_allocated(stmt: Any) -> VarMap:
     """Buffers that an allocation inside ``stmt`` defines."""
-    allocated = VarMap()
-
-    def visit(alloc: Any) -> None:
-        allocated[alloc.buffer] = True
-
-    tvm_ffi.structural_walk(stmt, [(tirx.AllocBuffer, visit), (tirx.DeclBuffer, visit)])
-    return allocated
+    return VarMap((alloc.buffer, True) for alloc in nodes(stmt, tirx.AllocBuffer, tirx.DeclBuffer))
 
 
 def call_name(expr: Any) -> str | None:
@@ -285,19 +265,8 @@ def fresh_copy(stmt: Any) -> Any:
 
     TVM wants every variable defined once; a statement that is used twice is copied first.
     """
-    table = VarMap()
-
-    def renew(var: Var) -> None:
-        table[var] = Var(var.name, var.ty)
-
-    def on_for(loop: tirx.For) -> None:
-        renew(loop.loop_var)
-
-    def on_bind(bind: tirx.Bind) -> None:
-        renew(bind.var)
-
-    tvm_ffi.structural_walk(stmt, [(tirx.For, on_for), (tirx.Bind, on_bind)])
-    return substitute(stmt, table)
+    bound = (var for part in nodes(stmt, tirx.For, tirx.Bind) for var in _bound_by(part))
+    return substitute(stmt, VarMap((var, Var(var.name, var.ty)) for var in bound))
 
 
 def prim_type(dtype: str) -> PrimType:

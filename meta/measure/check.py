@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
 
@@ -27,14 +26,13 @@ from tvm_scan.errors import ScanError
 from tvm_scan.extraction.threads import without_threads
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.schedules.verification.bounds import rounds
 from tvm_scan.schedules.verification.inputs import index_limits, storage, unit_factors
 
 #: First words of the message about a wrong candidate, also through a worker's error text.
 WRONG = "tvm_scan found a wrong candidate"
 #: Magnitude below which float32 holds every integer, with room for one more step.
 _EXACT = float(1 << 22)
-#: Calls and operators of floats that are exact on small integers.
-_EXACT_CALLS = ("prim.if_then_else", "tirx.if_then_else", "tirx.likely")
 _ROUNDING = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
@@ -223,28 +221,14 @@ def _is_exact(recurrence: TimeLoop) -> bool:
         return False
     if not all(isinstance(algebra, Reduce | Affine) for algebra in recurrence.algebras):
         return False
-    rounding: list[Any] = []
-
-    def on_call(call: Call) -> None:
-        if is_float(tir.dtype_of(call)) and tir.call_name(call) not in _EXACT_CALLS:
-            rounding.append(call)
-
-    def on_constant(value: Any) -> None:
-        number = float(value.value)
-        if np.isfinite(number) and not number.is_integer():
-            rounding.append(value)
-
-    def on_quotient(value: Any) -> None:
-        if is_float(tir.dtype_of(value)):
-            rounding.append(value)
-
-    parts = [recurrence.body, recurrence.start, recurrence.finish, recurrence.prologue]
-    handlers = [(Call, on_call), (tirx.FloatImm, on_constant)]
-    handlers += [(kind, on_quotient) for kind in _ROUNDING]
-    for part in parts:
-        if part is not None:
-            tvm_ffi.structural_walk(part, handlers)
-    return not rounding
+    every = [recurrence.body, recurrence.start, recurrence.finish, recurrence.prologue]
+    parts = [part for part in every if part is not None]
+    numbers = [float(constant.value) for constant in tir.nodes(parts, tirx.FloatImm)]
+    return not (
+        any(map(rounds, tir.nodes(parts, Call)))
+        or any(is_float(tir.dtype_of(quotient)) for quotient in tir.nodes(parts, *_ROUNDING))
+        or any(np.isfinite(number) and not number.is_integer() for number in numbers)
+    )
 
 
 def _is_small(value: np.ndarray) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Var
 from tvm.target import Target
@@ -94,18 +93,10 @@ def _count(stmt: Any) -> tuple[int, int]:
         return times * flops, times * exps
     if isinstance(stmt, tirx.IfThenElse):
         return max(_count(stmt.then_case), _count(stmt.else_case))
-    counts = {"flops": 0, "exps": 0}
-
-    def on_operator(expr: Any) -> None:
-        counts["flops"] += is_float(tir.dtype_of(expr))
-
-    def on_call(call: Call) -> None:
-        name = str(tir.call_name(call)).rpartition(".")[2]
-        counts["exps"] += name in _EXPONENTIALS and is_float(tir.dtype_of(call))
-
-    handlers: list[Any] = [(kind, on_operator) for kind in _OPERATORS]
-    tvm_ffi.structural_walk(stmt, [*handlers, (Call, on_call)])
-    return counts["flops"], counts["exps"]
+    flops = sum(is_float(tir.dtype_of(e)) for e in tir.nodes(stmt, *_OPERATORS))
+    calls = [call for call in tir.nodes(stmt, Call) if is_float(tir.dtype_of(call))]
+    names = [str(tir.call_name(call)).rpartition(".")[2] for call in calls]
+    return flops, sum(name in _EXPONENTIALS for name in names)
 
 
 def _of_combine(recurrence: TimeLoop) -> int:

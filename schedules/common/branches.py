@@ -22,14 +22,8 @@ def branches(stmt: Any) -> bool:
 
     Such a loop is left to LLVM's own vectoriser.
     """
-    conditions: list[Any] = []
-
-    def on_call(call: Call) -> None:
-        if tir.call_name(call) == "prim.if_then_else":
-            conditions.append(call)
-
-    tvm_ffi.structural_walk(stmt, [(tirx.IfThenElse, conditions.append), (Call, on_call)])
-    return bool(conditions)
+    parts = tir.nodes(stmt, tirx.IfThenElse, Call)
+    return any(not isinstance(e, Call) or tir.call_name(e) == "prim.if_then_else" for e in parts)
 
 
 def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
@@ -57,14 +51,7 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
             ):
                 continue
             return False
-        divisions: list[Any] = []
-
-        def divides(node: Any) -> None:
-            if not is_float(tir.dtype_of(node)):
-                divisions.append(node)
-
-        tvm_ffi.structural_walk(value, [(kind, divides) for kind in _GUARDED])
-        return not divisions
+        return all(is_float(tir.dtype_of(division)) for division in tir.nodes(value, *_GUARDED))
 
     def on_call(call: Call) -> Any:
         if tir.call_name(call) != "prim.if_then_else":

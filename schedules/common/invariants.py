@@ -126,11 +126,7 @@ def fold_exponent(body: Any, expr: Any) -> Any:
     """``body`` with ``exp2(x * expr)`` for ``exp(x * expr)``; None if ``expr`` has other uses."""
     if tir.dtype_of(expr) != "float32":
         return None
-    uses = folded = 0
-
-    def count(node: Any) -> None:
-        nonlocal uses
-        uses += tir.structurally_equal(node, expr)
+    folded = 0
 
     def on_call(call: Call) -> Any:
         nonlocal folded
@@ -143,7 +139,7 @@ def fold_exponent(body: Any, expr: Any) -> Any:
         folded += 1
         return tirx.exp2(product)
 
-    tvm_ffi.structural_walk(body, [(type(expr), count)])
+    uses = sum(tir.structurally_equal(node, expr) for node in tir.nodes(body, type(expr)))
     changed = tvm_ffi.structural_map(body, (Call, on_call))
     return changed if folded and folded == uses else None
 
@@ -250,11 +246,4 @@ def largest(expr: Any, kinds: Iterable[type], take: Callable[[Any], Result | Non
 
 def is_costly(expr: Any) -> bool:
     """Return whether an expression has a call that takes many instructions."""
-    costly: list[Any] = []
-
-    def visit(call: Call) -> None:
-        if tir.call_name(call) in _COSTLY:
-            costly.append(call)
-
-    tvm_ffi.structural_walk(expr, [(Call, visit)])
-    return bool(costly)
+    return any(tir.call_name(call) in _COSTLY for call in tir.nodes(expr, Call))

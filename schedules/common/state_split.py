@@ -253,9 +253,8 @@ def _check_cells(stmt: Any, state: Var, dims: tir.VarMap) -> None:
 
     for load in tir.loads(stmt):
         check(load.source, load.indices)
-    tvm_ffi.structural_walk(
-        stmt, [(tirx.BufferStore, lambda store: check(store.buffer, store.indices))]
-    )
+    for store in tir.nodes(stmt, tirx.BufferStore):
+        check(store.buffer, store.indices)
 
 
 def _check_sums(before: list[Any], loops: list[tirx.For], sums: list[TensorLoad]) -> None:

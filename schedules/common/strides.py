@@ -5,11 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
-from tvm.ir.expr import TensorLoad
 
+from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 
@@ -42,13 +41,10 @@ def contiguous_axis(recurrence: Recurrence) -> str | None:
             if part is not None and abs(part[0]) == 1:
                 votes[name] += 1
 
-    tvm_ffi.structural_walk(
-        recurrence.body,
-        [
-            (TensorLoad, lambda load: count(load.source, list(load.indices))),
-            (tirx.BufferStore, lambda store: count(store.buffer, list(store.indices))),
-        ],
-    )
+    for load in tir.loads(recurrence.body):
+        count(load.source, list(load.indices))
+    for store in tir.nodes(recurrence.body, tirx.BufferStore):
+        count(store.buffer, list(store.indices))
     if votes["time"] == votes["lane"] == 0:
         return None
     return "time" if votes["time"] >= votes["lane"] else "lane"
@@ -67,21 +63,10 @@ def time_is_outside(recurrence: Recurrence) -> bool:
     bool
         True where TVM's sequential code is a vector loop over lanes at every step.
     """
-    inside: list[bool] = []
-
-    def visit(loop: tirx.For) -> None:
-        if loop.loop_var.same_as(recurrence.time.var):
-            inside.append(any(_is_loop_of(loop.body, lane.var) for lane in recurrence.lanes))
-
-    tvm_ffi.structural_walk(recurrence.nest, [(tirx.For, visit)])
-    return any(inside)
-
-
-def _is_loop_of(body: object, var: Var) -> bool:
-    matches: list[bool] = []
-
-    def visit(loop: tirx.For) -> None:
-        matches.append(loop.loop_var.same_as(var))
-
-    tvm_ffi.structural_walk(body, [(tirx.For, visit)])
-    return any(matches)
+    return any(
+        inner.loop_var.same_as(lane.var)
+        for loop in tir.nodes(recurrence.nest, tirx.For)
+        if loop.loop_var.same_as(recurrence.time.var)
+        for inner in tir.nodes(loop.body, tirx.For)
+        for lane in recurrence.lanes
+    )

@@ -71,12 +71,9 @@ def with_wrapping(stmt: Any, overflow: Overflow, *, signed: bool = False) -> Any
     if overflow is Overflow.WRAPS or not (signed or _has_others(stmt, in_c=in_c)):
         return stmt
     stored = tir.VarMap()
-
-    def on_name(bind: tirx.Bind) -> None:
+    for bind in tir.nodes(stmt, tirx.Bind):
         if tir.loads(bind.value) or tir.contains_var(bind.value, stored.keys()):
             stored[bind.var] = True
-
-    tvm_ffi.structural_walk(stmt, [(tirx.Bind, on_name)])
 
     def value(expr: Any) -> Any:
         return _wrapped(expr, stored, in_c=in_c, signed=signed)

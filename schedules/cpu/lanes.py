@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import tvm_ffi
 from tvm.ir import Call
 
 from tvm_scan import tir
@@ -172,10 +171,5 @@ class Lanes(CpuPlan):
 
 
 def _is_transcendental(recurrence: Recurrence) -> bool:
-    matches: list[bool] = []
-
-    def visit(call: Call) -> None:
-        matches.append((tir.call_name(call) or "").rpartition(".")[2] in _TRANSCENDENTAL)
-
-    tvm_ffi.structural_walk(recurrence.body, [(Call, visit)])
-    return any(matches)
+    names = [tir.call_name(call) or "" for call in tir.nodes(recurrence.body, Call)]
+    return any(name.rpartition(".")[2] in _TRANSCENDENTAL for name in names)

@@ -104,20 +104,15 @@ def output_stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
     """Stores of every step, outside of conditions and loops, to outputs that no step reads."""
     read = tir.buffers_loaded(recurrence.body)
     written = tir.VarMap((b, True) for b in recurrence.outputs)
-    stores: list[tirx.BufferStore] = []
-    everywhere: list[Var] = []
-    skip = tvm_ffi.WalkResult.SKIP
-
-    def visit(store: tirx.BufferStore) -> None:
-        if store.buffer in written and store.buffer not in read:
-            stores.append(store)
-
-    kinds = [(tirx.IfThenElse, lambda _: skip), (tirx.For, lambda _: skip)]
-    tvm_ffi.structural_walk(recurrence.body, [(tirx.BufferStore, visit), *kinds], order="pre")
-    tvm_ffi.structural_walk(
-        recurrence.body, [(tirx.BufferStore, lambda store: everywhere.append(store.buffer))]
-    )
-    return [s for s in stores if sum(s.buffer.same_as(other) for other in everywhere) == 1]
+    everywhere = [store.buffer for store in tir.nodes(recurrence.body, tirx.BufferStore)]
+    always = tir.nodes(recurrence.body, tirx.BufferStore, outside=(tirx.IfThenElse, tirx.For))
+    return [
+        store
+        for store in always
+        if store.buffer in written
+        and store.buffer not in read
+        and sum(store.buffer.same_as(other) for other in everywhere) == 1
+    ]
 
 
 @dataclass(frozen=True, eq=False)

@@ -122,12 +122,8 @@ class ReversedRows:
 
 def _stored_always(code: Any) -> tir.VarMap:
     """Buffers that the code stores to once, whatever its conditions are."""
-    every: list[tirx.BufferStore] = []
-    always: list[tirx.BufferStore] = []
-    skip = tvm_ffi.WalkResult.SKIP
-    tvm_ffi.structural_walk(code, [(tirx.BufferStore, every.append)])
-    conditional = [(tirx.IfThenElse, lambda _: skip), (tirx.For, lambda _: skip)]
-    tvm_ffi.structural_walk(code, [(tirx.BufferStore, always.append), *conditional], order="pre")
+    every = tir.nodes(code, tirx.BufferStore)
+    always = tir.nodes(code, tirx.BufferStore, outside=(tirx.IfThenElse, tirx.For))
     return tir.VarMap(
         (store.buffer, True)
         for store in always

@@ -78,16 +78,12 @@ def _sums_of(loop: tirx.For) -> list[TensorLoad]:
 
 
 def _accesses(stmt: Any) -> list[tuple[Var, list[Any], bool]]:
-    out: list[tuple[Var, list[Any], bool]] = []
-
-    def on_store(store: tirx.BufferStore) -> None:
-        out.append((store.buffer, list(store.indices), True))
-
-    def on_load(load: TensorLoad) -> None:
-        out.append((load.source, list(load.indices), False))
-
-    tvm_ffi.structural_walk(stmt, [(tirx.BufferStore, on_store), (TensorLoad, on_load)])
-    return out
+    return [
+        (part.source, list(part.indices), False)
+        if isinstance(part, TensorLoad)
+        else (part.buffer, list(part.indices), True)
+        for part in tir.nodes(stmt, tirx.BufferStore, TensorLoad)
+    ]
 
 
 def _same(left: list[Any], right: list[Any]) -> bool:
@@ -95,10 +91,7 @@ def _same(left: list[Any], right: list[Any]) -> bool:
 
 
 def _has_loop_or_condition(stmt: Any) -> bool:
-    inside: list[Any] = []
-    visit = inside.append
-    tvm_ffi.structural_walk(stmt, [(tirx.For, visit), (tirx.IfThenElse, visit)])
-    return bool(inside)
+    return bool(tir.nodes(stmt, tirx.For, tirx.IfThenElse))
 
 
 def _moved(stmt: Any, cell: TensorLoad, register: Var, lane: Any) -> Any:

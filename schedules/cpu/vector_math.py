@@ -94,13 +94,7 @@ def _is_unit(call: Call) -> bool:
 
 def has_transcendentals(recurrence: TimeLoop) -> bool:
     """Return whether a step calls a function that has a polynomial here."""
-    matches: list[bool] = []
-
-    def visit(call: Call) -> None:
-        matches.append(tir.call_name(call) in _REPLACED)
-
-    tvm_ffi.structural_walk(recurrence.step, [(Call, visit)])
-    return any(matches)
+    return any(tir.call_name(call) in _REPLACED for call in tir.nodes(recurrence.step, Call))
 
 
 def hoist_first_iteration(stmt: Any) -> Any:

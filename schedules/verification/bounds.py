@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Var
 
@@ -132,21 +131,13 @@ _SMALLEST = float(np.finfo("float32").tiny)
 
 def takes_extrema(func: tirx.PrimFunc) -> bool:
     """Return whether a function takes maxima or minima; devices answer differently for NaN."""
-    extrema: list[Any] = []
-    tvm_ffi.structural_walk(func.body, [((tirx.Max, tirx.Min), extrema.append)])
-    return any(is_float(tir.dtype_of(e)) for e in extrema)
+    return any(is_float(tir.dtype_of(e)) for e in tir.nodes(func.body, tirx.Max, tirx.Min))
 
 
 def _moves_with_time(recurrence: Recurrence, output: Var) -> tuple[int | None, bool]:
     """The dimension of an output that moves with time, and whether it moves backwards."""
-    indices: list[Any] = []
-
-    def on_store(store: tirx.BufferStore) -> None:
-        if store.buffer.same_as(output):
-            indices.append(store.indices)
-
-    tvm_ffi.structural_walk(recurrence.body, [(tirx.BufferStore, on_store)])
-    return _moves(indices, recurrence.time.var)
+    stores = [s for s in tir.nodes(recurrence.body, tirx.BufferStore) if s.buffer.same_as(output)]
+    return _moves([store.indices for store in stores], recurrence.time.var)
 
 
 def _moves(stores: Iterable[Any], time: Var) -> tuple[int | None, bool]:
@@ -221,14 +212,10 @@ def _is_exact(algebra: Algebra) -> bool:
 
 def _rounds(recurrence: Recurrence) -> bool:
     """Return whether a step calls functions, which vectors may compute by polynomials."""
-    calls: list[str | None] = []
-
-    def on_call(call: Call) -> None:
-        if is_float(tir.dtype_of(call)):
-            calls.append(tir.call_name(call))
-
-    tvm_ffi.structural_walk(recurrence.body, [(Call, on_call)])
-    return any(name not in _EXACT_CALLS for name in calls)
+    return any(map(rounds, tir.nodes(recurrence.body, Call)))
 
 
-_EXACT_CALLS = ("prim.if_then_else", "tirx.if_then_else", "tirx.likely")
+def rounds(call: Call) -> bool:
+    """Return whether a call may round: one of floats that does not choose one of its arguments."""
+    exact = ("prim.if_then_else", "tirx.if_then_else", "tirx.likely")
+    return is_float(tir.dtype_of(call)) and tir.call_name(call) not in exact

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
@@ -232,14 +231,11 @@ def _ranges(body: Any, sizes: tir.VarMap) -> list[tuple[Any, Range]]:
             bounds = (tirx.IntImm(kind, first), tirx.IntImm(kind, max(1, steps)))
             ranges.append((var, Range.from_min_extent(*bounds)))
 
-    def on_block(block: SBlock) -> None:
+    for block in tir.nodes(body, SBlock):
         for axis in block.iter_vars:
             add(axis.var, axis.dom.min, axis.dom.extent)
-
-    def on_loop(loop: tirx.For) -> None:
+    for loop in tir.nodes(body, tirx.For):
         add(loop.loop_var, loop.min, loop.extent)
-
-    tvm_ffi.structural_walk(body, [(SBlock, on_block), (tirx.For, on_loop)])
     return ranges
 
 

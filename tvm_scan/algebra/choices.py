@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -22,34 +22,43 @@ def as_choice(e: Any) -> tuple[Any, Any, Any] | None:
     return None
 
 
+def choices_in(e: Any) -> list[tuple[Any, Any, Any]]:
+    """Every choice that `as_choice` knows, inner ones first."""
+    choices = (as_choice(node) for node in tir.nodes(e, tirx.Select, Call))
+    return [choice for choice in choices if choice is not None]
+
+
+def map_choices(e: Any, run: Callable[[Any, Any, Any, Any], Any]) -> Any:
+    """``e`` with ``run(choice, condition, yes, no)`` in place of each choice."""
+
+    def visit(node: Any) -> Any:
+        choice = as_choice(node)
+        return node if choice is None else run(node, *choice)
+
+    return tvm_ffi.structural_map(e, [((tirx.Select, Call), visit)])
+
+
 def free_conditions(steps: Sequence[Any], olds: Sequence[Var]) -> list[Any]:
     """Conditions that no carry decides, of choices between values that read one, each once."""
     conditions: list[Any] = []
 
-    def visit(e: Any) -> None:
-        choice = as_choice(e)
-        if choice is None or tir.contains_var(choice[0], olds):
-            return
-        if not any(tir.contains_var(value, olds) for value in choice[1:]):
-            return
-        if not any(tir.structurally_equal(choice[0], other) for other in conditions):
-            conditions.append(choice[0])
-
-    for step in steps:
-        tvm_ffi.structural_walk(step, [(tirx.Select, visit), (Call, visit)])
+    for condition, yes, no in (choice for step in steps for choice in choices_in(step)):
+        if tir.contains_var(condition, olds) or not tir.contains_var([yes, no], olds):
+            continue
+        if not any(tir.structurally_equal(condition, other) for other in conditions):
+            conditions.append(condition)
     return conditions
 
 
 def decided(e: Any, condition: Any, value: bool) -> Any:
     """``e`` with every choice on ``condition`` made."""
 
-    def visit(node: Any) -> Any:
-        choice = as_choice(node)
-        if choice is None or not tir.structurally_equal(choice[0], condition):
-            return node
-        return choice[1] if value else choice[2]
+    def choose(choice: Any, on: Any, yes: Any, no: Any) -> Any:
+        if not tir.structurally_equal(on, condition):
+            return choice
+        return yes if value else no
 
-    return tvm_ffi.structural_map(e, [(tirx.Select, visit), (Call, visit)])
+    return map_choices(e, choose)
 
 
 def opposite(condition: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Var
 
@@ -189,14 +188,10 @@ class Clamp(Algebra):
 
 def _a_bound(step: Any, old: Var) -> Any:
     """A max, min or choice of the carry in the step, if there is one."""
-    bounds: list[Any] = []
-
-    def visit(e: Any) -> None:
+    for e in tir.nodes(step, tirx.Max, tirx.Min, tirx.Select, Call):
         if tir.contains_var(e, [old]) and (isinstance(e, tirx.Max | tirx.Min) or as_choice(e)):
-            bounds.append(e)
-
-    tvm_ffi.structural_walk(step, [((tirx.Max, tirx.Min, tirx.Select, Call), visit)])
-    return bounds[0] if bounds else None
+            return e
+    return None
 
 
 def _parts(e: Any, old: Var, wide: str) -> _Parts | None:

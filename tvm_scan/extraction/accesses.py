@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -17,7 +18,9 @@ from tvm_scan.extraction.statements import (
     Loop,
     Store,
     allocated_in,
+    decided,
     map_expressions,
+    map_inside,
     stores_in,
 )
 
@@ -87,13 +90,7 @@ def _first_access(buffer: Var, body: list[Any]) -> Access | None:
 
 def without_conditions(stmts: list[Any]) -> list[Any]:
     """``stmts`` less everything that a condition guards, at any depth."""
-    out: list[Any] = []
-    for s in stmts:
-        if isinstance(s, Loop):
-            out.append(Loop(s.var, s.extent, without_conditions(s.body), s.origin, s.thread))
-        elif not isinstance(s, Condition):
-            out.append(s)
-    return out
+    return [map_inside(s, without_conditions) for s in stmts if not isinstance(s, Condition)]
 
 
 def _first_access_is(buffer: Var, body: list[Any], first: Access) -> bool:
@@ -116,7 +113,7 @@ def _first_apart(buffer: Var, body: list[Any]) -> list[Any] | None:
     if (tir.as_int(loop.extent) or 0) < 1 and len(using) > 1:
         return None
     zero = tir.VarMap([(loop.var, tir.zero_like(loop.var))])
-    first = _chosen(rename(loop.body, zero))
+    first = decided(rename(loop.body, zero), partial(truth, Analyzer()))
     if not any(_uses(buffer, s) for s in first):
         return None
     return [*body[: using[0]], *first, *body[using[0] :]]
@@ -126,22 +123,13 @@ def _uses(buffer: Var, stmt: Any) -> bool:
     return any(access.buffer.same_as(buffer) for access in accesses_of([stmt]))
 
 
-def _chosen(stmts: list[Any]) -> list[Any]:
-    """``stmts`` without the conditions that are known to hold, or not to."""
-    analyzer = Analyzer()
-    out: list[Any] = []
-    for s in stmts:
-        if isinstance(s, Loop):
-            out.append(Loop(s.var, s.extent, _chosen(s.body), s.origin, s.thread))
-        elif not isinstance(s, Condition) or tir.loads(s.cond):
-            out.append(s)
-        elif analyzer.can_prove(s.cond):
-            out += _chosen(s.then)
-        elif analyzer.can_prove(tirx.Not(s.cond)):
-            out += _chosen(s.orelse)
-        else:
-            out.append(s)
-    return out
+def truth(analyzer: Analyzer, cond: Any) -> bool | None:
+    """Return whether a condition holds; None where that is not known, or memory decides it."""
+    if tir.loads(cond):
+        return None
+    return (
+        True if analyzer.can_prove(cond) else False if analyzer.can_prove(tirx.Not(cond)) else None
+    )
 
 
 def _covers(index: Any, extent: Any, inner: list[Loop]) -> bool:

@@ -150,7 +150,7 @@ class ArrayStep:
             raise NotUnderstood(f"an inner loop of the extent {loop.extent}", loop.origin)
         stored = tir.VarMap((store.buffer, True) for store in stores_in(loop.body)).keys()
         summed = [b for b in stored if not has_loop(b, loop) and is_sum(b, loop)]
-        private = [b for b in stored if not has_loop(b, loop) and b not in _map(summed)]
+        private = [b for b in stored if not has_loop(b, loop) and not is_sum(b, loop)]
         for buffer in stored:
             if has_loop(buffer, loop):
                 check_own(buffer, loop)
@@ -259,14 +259,9 @@ def _same_extent(left: Loop, right: Loop) -> bool:
 def _same_indices(left: Known, right: Known) -> bool:
     for mine, other in zip(left.indices, right.indices, strict=True):
         loop, other_loop = loop_of(mine, left.loops), loop_of(other, right.loops)
-        if (loop is None) != (other_loop is None):
-            return False
-        if loop is not None and other_loop is not None and not _same_extent(loop, other_loop):
-            return False
-        if loop is None and not tir.structurally_equal(mine, other):
+        if loop is None or other_loop is None:
+            if loop is not other_loop or not tir.structurally_equal(mine, other):
+                return False
+        elif not _same_extent(loop, other_loop):
             return False
     return True
-
-
-def _map(buffers: list[Var]) -> tir.VarMap:
-    return tir.VarMap((buffer, True) for buffer in buffers)

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Range, Var
+from tvm.ir import Range, Var
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
 from tvm_scan import tir
+from tvm_scan.algebra.choices import choices_in, map_choices
 
 
 @dataclass(eq=False)
@@ -49,19 +49,10 @@ def decide_time_tests(expr: Any, time: Var, extent: Any, at: int | None, begin: 
             return False
         return bool(analyzer.can_prove(cond if wanted else tirx.Not(cond)))
 
-    def decide(cond: Any, yes: Any, no: Any, whole: Any) -> Any:
+    def decide(whole: Any, cond: Any, yes: Any, no: Any) -> Any:
         return yes if holds(cond, True) else no if holds(cond, False) else whole
 
-    def on_select(e: tirx.Select) -> Any:
-        return decide(e.condition, e.true_value, e.false_value, e)
-
-    def on_call(e: Call) -> Any:
-        if tir.call_name(e) != "prim.if_then_else":
-            return e
-        cond, yes, no = e.args
-        return decide(cond, yes, no, e)
-
-    return tvm_ffi.structural_map(expr, [(tirx.Select, on_select), (Call, on_call)])
+    return map_choices(expr, decide)
 
 
 def split_boundary(
@@ -183,7 +174,7 @@ def without_time_tests(body: Any, held: Any, init: Any, time: Var, extent: Any) 
         Extent of time.
     """
 
-    def choose(whole: Any, yes: Any, no: Any) -> Any:
+    def choose(whole: Any, _: Any, yes: Any, no: Any) -> Any:
         for chosen, other in ((yes, no), (no, yes)):
             if not (isinstance(chosen, TensorLoad) and chosen.source.same_as(held)):
                 continue
@@ -195,13 +186,7 @@ def without_time_tests(body: Any, held: Any, init: Any, time: Var, extent: Any) 
                 return chosen
         return whole
 
-    def on_call(e: Call) -> Any:
-        return choose(e, *e.args[1:]) if tir.call_name(e) == "prim.if_then_else" else e
-
-    def on_select(e: tirx.Select) -> Any:
-        return choose(e, e.true_value, e.false_value)
-
-    return tvm_ffi.structural_map(body, [(tirx.Select, on_select), (Call, on_call)])
+    return map_choices(body, choose)
 
 
 def _initial_values(step: Any, old: Var, time: Var, extent: Any) -> list[Any]:
@@ -212,18 +197,9 @@ def _initial_values(step: Any, old: Var, time: Var, extent: Any) -> list[Any]:
 
 def _beside(step: Any, old: Var) -> list[Any]:
     """Alternatives of the carry in choices such as ``if_then_else(t > 0, old, c)``."""
-    others: list[Any] = []
-
-    def pair(yes: Any, no: Any) -> None:
-        for side, other in ((yes, no), (no, yes)):
-            if isinstance(side, Var) and side.same_as(old):
-                others.append(other)
-
-    def on_call(e: Call) -> None:
-        if tir.call_name(e) == "prim.if_then_else":
-            pair(e.args[1], e.args[2])
-
-    tvm_ffi.structural_walk(
-        step, [(tirx.Select, lambda e: pair(e.true_value, e.false_value)), (Call, on_call)]
-    )
-    return others
+    return [
+        other
+        for _, yes, no in choices_in(step)
+        for side, other in ((yes, no), (no, yes))
+        if isinstance(side, Var) and side.same_as(old)
+    ]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Range, Var
 from tvm.sym import Analyzer
@@ -82,7 +81,15 @@ def make_group(
             _starts(draft, boundary, need, nest, layouts)
             for draft, boundary, need in zip(drafts, boundaries, needed, strict=True)
         ]
-        return _classify(drafts, boundaries, declared, starts)
+        return classify(
+            System(
+                tuple(boundary.step for boundary in boundaries),
+                tuple(draft.cell.old for draft in drafts),
+                tuple(tir.wide_dtype(tir.dtype_of(draft.cell.buffer)) for draft in drafts),
+                declared,
+                tuple(starts),
+            )
+        )
 
     algebra = prove()
     if boundaries[0].first is not None and not isinstance(algebra, Forgetting):
@@ -109,23 +116,6 @@ def make_group(
             return begin
         start.append(begin)
     return JointGroup(carries, algebra, start, [boundary.init for boundary in boundaries])
-
-
-def _classify(
-    drafts: list[Draft],
-    boundaries: list[Boundary],
-    declared: tuple[str, ...],
-    starts: list[tuple[Any, ...] | None],
-) -> Algebra | NotInFamily:
-    return classify(
-        System(
-            tuple(boundary.step for boundary in boundaries),
-            tuple(draft.cell.old for draft in drafts),
-            tuple(tir.wide_dtype(tir.dtype_of(draft.cell.buffer)) for draft in drafts),
-            declared,
-            tuple(starts),
-        )
-    )
 
 
 def _starts(
@@ -235,16 +225,12 @@ def _locate(expr: Any, carries: list[Carry]) -> Any:
     store = carries[0].origin
     if not isinstance(store, tirx.BufferStore):
         return store
-    nodes: list[Any] = []
-
-    def visit(node: Any) -> None:
+    for node in tir.nodes(store.value, type(expr)):
         if type(node) is type(expr) and tir.call_name(node) == tir.call_name(expr):
             reads = [load.source for load in tir.loads(node)]
             if any(source.same_as(c.register.buffer) for source in reads for c in carries):
-                nodes.append(node)
-
-    tvm_ffi.structural_walk(store.value, [(type(expr), visit)])
-    return nodes[0] if nodes else store
+                return node
+    return store
 
 
 # ---- the state before time --------------------------------------------------------------------

@@ -14,10 +14,9 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call
 
 from tvm_scan import tir
-from tvm_scan.algebra.choices import as_choice, decided
+from tvm_scan.algebra.choices import choices_in, decided
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.extraction.coupling import Draft
 from tvm_scan.extraction.rewrite import BodyWriter
@@ -99,7 +98,7 @@ def _branches(e: Any, carried: tir.VarMap, depth: int = _MOST_CHOICES) -> Iterat
     condition = next(
         (
             choice[0]
-            for choice in (_choices(e) if depth else ())
+            for choice in (choices_in(e) if depth else ())
             if any(_reads(value, carried) for value in choice[1:])
         ),
         None,
@@ -109,13 +108,6 @@ def _branches(e: Any, carried: tir.VarMap, depth: int = _MOST_CHOICES) -> Iterat
             yield from _branches(decided(e, condition, value), carried, depth - 1)
     elif depth < _MOST_CHOICES:
         yield e
-
-
-def _choices(e: Any) -> list[tuple[Any, Any, Any]]:
-    choices: list[Any] = []
-    kinds = [(kind, lambda node: choices.append(as_choice(node))) for kind in (tirx.Select, Call)]
-    tvm_ffi.structural_walk(e, kinds)
-    return [choice for choice in choices if choice is not None]
 
 
 def _reads(e: Any, carried: tir.VarMap) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call
 from tvm.s_tir import SBlockRealize
@@ -209,13 +208,7 @@ def is_pure_call(name: str | None) -> bool:
 
 
 def _check_pure(expr: Any, origin: Any) -> None:
-    bad: list[Any] = []
-
-    def visit(call: Call) -> None:
-        if not is_pure_call(tir.call_name(call)):
-            bad.append(call)
-
-    tvm_ffi.structural_walk(expr, [(Call, visit)])
+    bad = [call for call in tir.nodes(expr, Call) if not is_pure_call(tir.call_name(call))]
     if bad:
         name = tir.call_name(bad[0]) or str(bad[0].op)
         pointer = name in ("tirx.address_of", "tirx.tvm_access_ptr")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
@@ -62,8 +61,4 @@ def tidy_indices(stmts: list[Any], ranges: Ranges | None = None) -> list[Any]:
 
 
 def _divides(expr: Any) -> bool:
-    if tir.is_leaf(expr):
-        return False
-    divisions: list[Any] = []
-    tvm_ffi.structural_walk(expr, [((tirx.FloorDiv, tirx.FloorMod), divisions.append)])
-    return bool(divisions)
+    return not tir.is_leaf(expr) and bool(tir.nodes(expr, tirx.FloorDiv, tirx.FloorMod))

@@ -15,6 +15,7 @@ from tvm_scan.extraction.statements import (
     Condition,
     Loop,
     map_expressions,
+    map_inside,
     rebuild,
     without_allocs,
 )
@@ -84,19 +85,14 @@ def simplified(stmts: list[Any], ranges: list[tuple[Any, Any]]) -> list[Any]:
     """``stmts`` with all integers simplified, given loops around them and their extents."""
     out: list[Any] = []
     for s in stmts:
-        (flat,) = map_integers([_without_body(s)], lambda e: tir.simplify(e, ranges))
+        empty = map_inside(s, lambda _: [])
+        (flat,) = map_integers([empty], lambda e: tir.simplify(e, ranges))
         if isinstance(s, Condition):
             flat.then, flat.orelse = simplified(s.then, ranges), simplified(s.orelse, ranges)
         elif isinstance(s, Loop):
             flat.body = simplified(s.body, [*ranges, (s.var, s.extent)])
         out.append(flat)
     return out
-
-
-def _without_body(s: Any) -> Any:
-    if isinstance(s, Condition):
-        return Condition(s.cond, [], [], s.origin)
-    return Loop(s.var, s.extent, [], s.origin, s.thread) if isinstance(s, Loop) else s
 
 
 def same_statements(left: list[Any], right: list[Any]) -> bool:

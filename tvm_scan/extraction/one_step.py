@@ -78,15 +78,10 @@ def _is_same_cell(load: Access, store: Access) -> bool:
         return False
     for mine, other in zip(load.indices, store.indices, strict=True):
         loop, other_loop = loop_of(mine, load.inner), loop_of(other, store.inner)
-        if (loop is None) != (other_loop is None):
-            return False
-        if loop is None and not tir.structurally_equal(mine, other):
-            return False
-        if (
-            loop is not None
-            and other_loop is not None
-            and not tir.structurally_equal(loop.extent, other_loop.extent)
-        ):
+        if loop is None or other_loop is None:
+            if loop is not other_loop or not tir.structurally_equal(mine, other):
+                return False
+        elif not tir.structurally_equal(loop.extent, other_loop.extent):
             return False
     return True
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm_scan import tir
-from tvm_scan.extraction.statements import Condition, Loop, Store, stores_in
+from tvm_scan.extraction.statements import Condition, Loop, statements_in, stores_in
 from tvm_scan.recurrence import Refusal, RefusalKind
 
 
@@ -15,18 +13,7 @@ def may_keep(loop: Loop) -> bool:
     Where the condition is false the memory keeps what an earlier iteration wrote: such a loop
     carries although it reads nothing, as the reservoir ``if u[t] < p: r = x[t]`` does.
     """
-
-    def conditional(stmts: list[Any], under: bool) -> bool:
-        for s in stmts:
-            if isinstance(s, Store) and under:
-                return True
-            if isinstance(s, Condition) and conditional([*s.then, *s.orelse], True):
-                return True
-            if isinstance(s, Loop) and conditional(s.body, under):
-                return True
-        return False
-
-    return conditional(loop.body, False)
+    return any(isinstance(s, Condition) and stores_in([s]) for s in statements_in(loop.body))
 
 
 def overwritten(loop: Loop) -> Refusal:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tvm_ffi
 from tvm import tirx
 
 from tvm_scan import tir
@@ -58,12 +57,7 @@ def _check_rectangular(nest: Nest) -> Refusal | None:
 
 def _check_aliasing(func: tirx.PrimFunc, nest: Nest) -> Refusal | None:
     """A store to one of two buffers on one allocation may be a read of the other."""
-    views = tir.VarMap()
-
-    def visit(view: tirx.DeclBuffer) -> None:
-        views[view.buffer] = True
-
-    tvm_ffi.structural_walk(func.body, [(tirx.DeclBuffer, visit)])
+    views = tir.VarMap((view.buffer, True) for view in tir.nodes(func.body, tirx.DeclBuffer))
     for access in accesses_of([*nest.before, nest.time, *nest.after]):
         if access.buffer in views:
             return Refusal(

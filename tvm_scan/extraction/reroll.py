@@ -11,19 +11,21 @@ satisfy it for all ``s``, then ``for t in range(n)`` does.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Range, Var
+from tvm.ir import Range, Var
 from tvm.sym import Analyzer
 
 from tvm_scan import tir
-from tvm_scan.extraction.accesses import rename
+from tvm_scan.algebra.choices import map_choices
+from tvm_scan.extraction.accesses import rename, truth
 from tvm_scan.extraction.extents import Extents
 from tvm_scan.extraction.integers import map_integers, same_statements, simplified
 from tvm_scan.extraction.nest import linear_in
-from tvm_scan.extraction.statements import Condition, Loop, map_expressions, without_allocs
+from tvm_scan.extraction.statements import Condition, Loop, decided, map_expressions, without_allocs
 
 _LARGEST = 16
 
@@ -160,44 +162,11 @@ def _decided(stmts: list[Any], loop: Loop) -> list[Any]:
     analyzer = Analyzer()
     analyzer.bind(loop.var, Range.from_min_extent(tir.zero_like(loop.var), loop.extent))
 
-    def known(cond: Any) -> bool | None:
-        if tir.loads(cond):
-            return None
-        return (
-            True
-            if analyzer.can_prove(cond)
-            else (False if analyzer.can_prove(tirx.Not(cond)) else None)
-        )
+    known = partial(truth, analyzer)
 
     def choose(e: Any, cond: Any, yes: Any, no: Any) -> Any:
-        decided = known(cond)
-        return e if decided is None else yes if decided else no
+        holds = known(cond)
+        return e if holds is None else yes if holds else no
 
-    def on_select(e: tirx.Select) -> Any:
-        return choose(e, e.condition, e.true_value, e.false_value)
-
-    def on_call(e: Call) -> Any:
-        return choose(e, *e.args) if tir.call_name(e) == "prim.if_then_else" else e
-
-    def values(e: Any) -> Any:
-        return tvm_ffi.structural_map(e, [(tirx.Select, on_select), (Call, on_call)])
-
-    def conditions(body: list[Any]) -> list[Any]:
-        out: list[Any] = []
-        for s in body:
-            if isinstance(s, Condition):
-                decided = known(s.cond)
-                if decided is None:
-                    out.append(
-                        Condition(s.cond, conditions(s.then), conditions(s.orelse), s.origin)
-                    )
-                else:
-                    out += conditions(s.then if decided else s.orelse)
-            elif isinstance(s, Loop):
-                out.append(Loop(s.var, s.extent, conditions(s.body), s.origin, s.thread))
-            else:
-                out.append(s)
-        return out
-
-    chosen = conditions(map_expressions(stmts, values, values_only=True))
-    return simplified(chosen, [(loop.var, loop.extent)])
+    chosen = map_expressions(stmts, lambda e: map_choices(e, choose), values_only=True)
+    return simplified(decided(chosen, known), [(loop.var, loop.extent)])

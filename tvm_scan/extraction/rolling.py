@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
 from tvm.sym import Analyzer
@@ -186,14 +185,8 @@ def _width(inner: Loop) -> tuple[int | None, Any]:
 
 
 def _is_divided(node: Any, time: Var) -> bool:
-    divisions: list[Any] = []
-
-    def visit(e: Any) -> None:
-        if tir.contains_var(e, [time]):
-            divisions.append(e)
-
-    tvm_ffi.structural_walk(node, [((tirx.FloorDiv, tirx.FloorMod), visit)])
-    return bool(divisions)
+    divisions = tir.nodes(node, tirx.FloorDiv, tirx.FloorMod)
+    return any(tir.contains_var(e, [time]) for e in divisions)
 
 
 # ---- tails --------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from tvm_scan.extraction.statements import (
     Condition,
     Loop,
     loops_in,
+    map_inside,
     rebuild,
     without_allocs,
 )
@@ -50,14 +51,8 @@ def with_whole_loops(stmts: list[Any], reduced: tir.VarMap) -> list[Any]:
     """
     out: list[Any] = []
     for s in stmts:
-        if isinstance(s, Condition):
-            then, orelse = with_whole_loops(s.then, reduced), with_whole_loops(s.orelse, reduced)
-            out.append(Condition(s.cond, then, orelse, s.origin))
-        elif isinstance(s, Loop):
-            body = with_whole_loops(s.body, reduced)
-            out += _without_first(_joined(replace(s, body=body), reduced))
-        else:
-            out.append(s)
+        s = map_inside(s, lambda inner: with_whole_loops(inner, reduced))
+        out += _without_first(_joined(s, reduced)) if isinstance(s, Loop) else [s]
     return out
 
 

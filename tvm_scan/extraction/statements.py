@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -117,28 +117,47 @@ def rebuild(stmts: list[Any]) -> Any:
     return tir.seq(out)
 
 
+def statements_in(stmts: list[Any]) -> list[Any]:
+    """Every statement of a flattened list in program order, and before those inside of it."""
+    out: list[Any] = []
+    for stmt in stmts:
+        out.append(stmt)
+        if isinstance(stmt, Loop):
+            out += statements_in(stmt.body)
+        elif isinstance(stmt, Condition):
+            out += statements_in(stmt.then) + statements_in(stmt.orelse)
+    return out
+
+
+def map_inside(stmt: Any, run: Callable[[list[Any]], list[Any]]) -> Any:
+    """``stmt`` with ``run`` applied to each list of statements inside of it."""
+    if isinstance(stmt, Loop):
+        return replace(stmt, body=run(stmt.body))
+    if isinstance(stmt, Condition):
+        return replace(stmt, then=run(stmt.then), orelse=run(stmt.orelse))
+    return stmt
+
+
+def decided(stmts: list[Any], known: Callable[[Any], bool | int | None]) -> list[Any]:
+    """``stmts`` with one side of each condition that is known to hold, or not to hold."""
+    out: list[Any] = []
+    for stmt in stmts:
+        holds = known(stmt.cond) if isinstance(stmt, Condition) else None
+        if holds is None:
+            out.append(map_inside(stmt, lambda inner: decided(inner, known)))
+        else:
+            out += decided(stmt.then if holds else stmt.orelse, known)
+    return out
+
+
 def lets_in(stmts: list[Any]) -> list[Let]:
     """Every binding of a flattened list."""
-    out: list[Let] = []
-    for stmt in stmts:
-        if isinstance(stmt, Let):
-            out.append(stmt)
-        elif isinstance(stmt, Loop):
-            out += lets_in(stmt.body)
-        elif isinstance(stmt, Condition):
-            out += lets_in(stmt.then) + lets_in(stmt.orelse)
-    return out
+    return [stmt for stmt in statements_in(stmts) if isinstance(stmt, Let)]
 
 
 def loops_in(stmts: list[Any]) -> list[Loop]:
     """Every loop of a flattened list, an outer one before those inside of it."""
-    out: list[Loop] = []
-    for stmt in stmts:
-        if isinstance(stmt, Loop):
-            out += [stmt, *loops_in(stmt.body)]
-        elif isinstance(stmt, Condition):
-            out += loops_in(stmt.then) + loops_in(stmt.orelse)
-    return out
+    return [stmt for stmt in statements_in(stmts) if isinstance(stmt, Loop)]
 
 
 def map_expressions(
@@ -158,19 +177,16 @@ def map_expressions(
     run_index = (lambda e: e) if values_only else run
     out: list[Any] = []
     for s in stmts:
+        s = map_inside(s, lambda inner: map_expressions(inner, run, values_only=values_only))
         if isinstance(s, Store):
-            out.append(Store(s.buffer, [run_index(i) for i in s.indices], run(s.value), s.origin))
+            s = Store(s.buffer, [run_index(i) for i in s.indices], run(s.value), s.origin)
         elif isinstance(s, Let):
-            out.append(Let(s.var, run(s.value), s.origin))
+            s = replace(s, value=run(s.value))
         elif isinstance(s, Condition):
-            then = map_expressions(s.then, run, values_only=values_only)
-            orelse = map_expressions(s.orelse, run, values_only=values_only)
-            out.append(Condition(run(s.cond), then, orelse, s.origin))
+            s = replace(s, cond=run(s.cond))
         elif isinstance(s, Loop):
-            body = map_expressions(s.body, run, values_only=values_only)
-            out.append(Loop(s.var, run_index(s.extent), body, s.origin, s.thread))
-        else:
-            out.append(s)
+            s = replace(s, extent=run_index(s.extent))
+        out.append(s)
     return out
 
 
@@ -178,18 +194,12 @@ def keep_stores(stmts: list[Any], wanted: Callable[[Var], bool]) -> list[Any]:
     """``stmts`` with only the stores to wanted buffers, and what surrounds those."""
     out: list[Any] = []
     for stmt in stmts:
-        if isinstance(stmt, Store):
-            if wanted(stmt.buffer):
-                out.append(stmt)
-        elif isinstance(stmt, Loop):
-            body = keep_stores(stmt.body, wanted)
-            if stores_in(body):
-                out.append(Loop(stmt.var, stmt.extent, body, stmt.origin, stmt.thread))
-        elif isinstance(stmt, Condition):
-            then, orelse = keep_stores(stmt.then, wanted), keep_stores(stmt.orelse, wanted)
-            if stores_in(then) or stores_in(orelse):
-                out.append(Condition(stmt.cond, then, orelse, stmt.origin))
+        stmt = map_inside(stmt, lambda inner: keep_stores(inner, wanted))
+        if isinstance(stmt, Loop | Condition):
+            keeps = bool(stores_in([stmt]))
         else:
+            keeps = not isinstance(stmt, Store) or wanted(stmt.buffer)
+        if keeps:
             out.append(stmt)
     return out
 
@@ -201,25 +211,9 @@ def without_allocs(stmts: list[Any]) -> list[Any]:
 
 def allocated_in(stmts: list[Any]) -> list[Var]:
     """Every buffer that ``stmts`` allocate, at any depth."""
-    out: list[Var] = []
-    for stmt in stmts:
-        if isinstance(stmt, Alloc):
-            out.append(stmt.buffer)
-        elif isinstance(stmt, Loop):
-            out += allocated_in(stmt.body)
-        elif isinstance(stmt, Condition):
-            out += allocated_in(stmt.then) + allocated_in(stmt.orelse)
-    return out
+    return [stmt.buffer for stmt in statements_in(stmts) if isinstance(stmt, Alloc)]
 
 
 def stores_in(stmts: list[Any]) -> list[Store]:
     """Every store of a flattened list, in program order."""
-    out: list[Store] = []
-    for stmt in stmts:
-        if isinstance(stmt, Store):
-            out.append(stmt)
-        elif isinstance(stmt, Loop):
-            out += stores_in(stmt.body)
-        elif isinstance(stmt, Condition):
-            out += stores_in(stmt.then) + stores_in(stmt.orelse)
-    return out
+    return [stmt for stmt in statements_in(stmts) if isinstance(stmt, Store)]

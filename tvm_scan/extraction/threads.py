@@ -43,14 +43,7 @@ _OWNERS = {
 
 def is_bound(stmt: Any) -> bool:
     """Return whether a loop of a statement is bound to a thread axis."""
-    bound: list[Any] = []
-
-    def visit(loop: tirx.For) -> None:
-        if loop.kind == ForKind.THREAD_BINDING:
-            bound.append(loop)
-
-    tvm_ffi.structural_walk(stmt, [(tirx.For, visit)])
-    return bool(bound)
+    return any(loop.kind == ForKind.THREAD_BINDING for loop in tir.nodes(stmt, tirx.For))
 
 
 def without_threads(stmt: Any) -> Any:

@@ -8,7 +8,7 @@ from tvm import tirx
 
 from tvm_scan import tir
 from tvm_scan.extraction.accesses import rename
-from tvm_scan.extraction.statements import Condition, Let, Loop
+from tvm_scan.extraction.statements import Condition, Let, Loop, decided, statements_in
 
 _LARGEST_EXTENT = 4
 #: Statements that unrolling may make of a body.
@@ -47,7 +47,9 @@ def _unroll(stmts: list[Any]) -> tuple[list[Any], bool]:
             for i in range(extent):
                 value = tirx.IntImm(tir.dtype_of(stmt.var), i)
                 copy = rename(inner, tir.VarMap([(stmt.var, value)]))
-                out += _renamed_lets(_decided(copy))
+                # Conditions on the number of an iteration alone: one side is left.
+                choices = decided(copy, lambda cond: tir.as_int(tir.simplify(cond)))
+                out += _renamed_lets(choices)
         elif isinstance(stmt, Condition):
             then, in_then = _unroll(stmt.then)
             orelse, in_else = _unroll(stmt.orelse)
@@ -56,22 +58,6 @@ def _unroll(stmts: list[Any]) -> tuple[list[Any], bool]:
         else:
             out.append(stmt)
     return out, is_changed
-
-
-def _decided(stmts: list[Any]) -> list[Any]:
-    """The statements without conditions on the number of an iteration alone: one side is left."""
-    out: list[Any] = []
-    for stmt in stmts:
-        if not isinstance(stmt, Condition):
-            out.append(stmt)
-            continue
-        known = tir.as_int(tir.simplify(stmt.cond))
-        then, orelse = _decided(stmt.then), _decided(stmt.orelse)
-        if known is None:
-            out.append(Condition(stmt.cond, then, orelse, stmt.origin))
-        else:
-            out += then if known else orelse
-    return out
 
 
 def _renamed_lets(stmts: list[Any]) -> list[Any]:
@@ -86,12 +72,4 @@ def _renamed_lets(stmts: list[Any]) -> list[Any]:
 
 
 def _size(stmts: list[Any]) -> int:
-    total = 0
-    for stmt in stmts:
-        if isinstance(stmt, Loop):
-            total += _size(stmt.body)
-        elif isinstance(stmt, Condition):
-            total += _size(stmt.then) + _size(stmt.orelse)
-        else:
-            total += 1
-    return total
+    return sum(not isinstance(stmt, Loop | Condition) for stmt in statements_in(stmts))

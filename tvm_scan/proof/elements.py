@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import tvm_ffi
 import z3
 from tvm import tirx
-from tvm.ir import Call, Var
+from tvm.ir import Var
 from tvm.sym import Analyzer, ConstIntBound
 
 from tvm_scan import tir
-from tvm_scan.algebra.choices import as_choice
+from tvm_scan.algebra.choices import map_choices
 from tvm_scan.algebra.literal import bits_of, is_bool, is_float, is_integer
 from tvm_scan.algebra.ranges import range_of_dtype
 from tvm_scan.proof.atoms import unknown_value
@@ -177,14 +176,8 @@ def _size(fact: Fact) -> tuple[int, int]:
 
 def _constants(e: Any, dtype: str) -> set[int]:
     """The constants of a dtype in an expression."""
-    constants: set[int] = set()
-
-    def visit(node: Any) -> None:
-        if tir.dtype_of(node) == dtype:
-            constants.add(int(node.value))
-
-    tvm_ffi.structural_walk(e, [(tirx.IntImm, visit)])
-    return constants
+    constants = tir.nodes(e, tirx.IntImm)
+    return {int(node.value) for node in constants if tir.dtype_of(node) == dtype}
 
 
 def _joined(bounds: list[tuple[int, int]]) -> tuple[int, int]:
@@ -199,12 +192,7 @@ def _bounds(e: Any, dtype: str, analyzer: Analyzer | None = None) -> tuple[int, 
 
 def _with_selects(e: Any) -> Any:
     """``e`` with selects as its choices: the analyzer bounds these."""
-
-    def on_call(call: Call) -> Any:
-        choice = as_choice(call)
-        return call if choice is None else tirx.Select(*choice)
-
-    return tvm_ffi.structural_map(e, (Call, on_call))
+    return map_choices(e, lambda _, *choice: tirx.Select(*choice))
 
 
 def _wide(dtype: str) -> bool:

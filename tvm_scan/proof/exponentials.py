@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 import z3
 from tvm import tirx
 from tvm.ir import Call, Var
@@ -27,16 +26,12 @@ _LOGARITHMS = {"exp", "log", "log1p"}
 
 def mentions_logarithms(exprs: Any, names: tir.VarMap) -> bool:
     """Return whether a logarithm or an exponential is taken of any of the variables."""
-    mentioned = False
-
-    def visit(call: Call) -> None:
-        nonlocal mentioned
-        word = (tir.call_name(call) or "").rpartition(".")[2]
-        mentioned = mentioned or (word in _LOGARITHMS and tir.contains_var(call, names.keys()))
-
-    for e in exprs:
-        tvm_ffi.structural_walk(e, [(Call, visit)])
-    return mentioned
+    return any(
+        (tir.call_name(call) or "").rpartition(".")[2] in _LOGARITHMS
+        and tir.contains_var(call, names.keys())
+        for e in exprs
+        for call in tir.nodes(e, Call)
+    )
 
 
 class ExponentialTranslator(Translator):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
 
@@ -87,13 +85,14 @@ class Problem:
     @property
     def widened(self) -> bool:
         """Return whether halves are computed with."""
-        return any(_finds(step, tirx.Cast, _widens) for step in self.steps)
+        casts = tir.nodes(self.steps, tirx.Cast)
+        return any(tir.is_half(tir.dtype_of(cast.value)) for cast in casts)
 
     @property
     def divides(self) -> bool:
         """Return whether integers are divided, by the loop or by the algebra."""
         divisions = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
-        return any(_finds(e, kind, _is_of_integers) for e in self._exprs for kind in divisions)
+        return any(map(_is_of_integers, tir.nodes(self._exprs, *divisions)))
 
     @property
     def moves_bits(self) -> bool:
@@ -109,7 +108,7 @@ class Problem:
             tirx.BitwiseXor,
             tirx.BitwiseNot,
         )
-        return any(_finds(e, kind, _mixes_bits) for e in self._exprs for kind in kinds)
+        return any(map(_mixes_bits, tir.nodes(self._exprs, *kinds)))
 
     @property
     def _exprs(self) -> Element:
@@ -240,22 +239,6 @@ class Theory:
         if self.problem.first is None or not isinstance(algebra, Forgetting):
             return None
         return algebra.neutral()
-
-
-def _finds(expr: Any, kind: Any, test: Callable[[Any], bool]) -> bool:
-    """Return whether a node of the kind passes the test."""
-    passes = False
-
-    def visit(node: Any) -> None:
-        nonlocal passes
-        passes = passes or test(node)
-
-    tvm_ffi.structural_walk(expr, [(kind, visit)])
-    return passes
-
-
-def _widens(cast: Any) -> bool:
-    return tir.is_half(tir.dtype_of(cast.value))
 
 
 def _mixes_bits(operator: Any) -> bool:

@@ -9,11 +9,11 @@ that begin at a multiple of ``v`` elements, and all of them exist or none.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
 
@@ -98,39 +98,21 @@ def vector_access(
 
 def steady_stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
     """Stores to outputs that every step makes once, to a buffer that it does nothing else with."""
-    stores: list[tirx.BufferStore] = []
-    counts = tir.VarMap()
-
-    def count(store: tirx.BufferStore) -> None:
-        counts[store.buffer] = counts.get(store.buffer, 0) + 1
-
-    tvm_ffi.structural_walk(recurrence.body, [(tirx.BufferStore, count)])
-    skip = tvm_ffi.WalkResult.SKIP
-    read = tir.buffers_loaded(recurrence.body)
-    ending = tir.VarMap()
-    if recurrence.finish is not None:
-        for part in (tir.buffers_stored, tir.buffers_loaded):
-            for buffer in part(recurrence.finish).keys():
-                ending[buffer] = True
-
-    def visit(store: tirx.BufferStore) -> None:
-        buffer = store.buffer
-        if str(buffer.scope()) == "local" or counts[buffer] > 1:
-            return
-        if buffer not in read and buffer not in ending:
-            stores.append(store)
-
-    tvm_ffi.structural_walk(
-        recurrence.body,
-        [
-            (tirx.BufferStore, visit),
-            (tirx.IfThenElse, lambda _: skip),
-            (tirx.For, lambda _: skip),
-            (tirx.While, lambda _: skip),
-        ],
-        order="pre",
-    )
-    return stores
+    body, finish = recurrence.body, recurrence.finish
+    counts = Counter(hash(store.buffer) for store in tir.nodes(body, tirx.BufferStore))
+    used = tir.buffers_loaded(body).keys()
+    if finish is not None:
+        used += [*tir.buffers_stored(finish).keys(), *tir.buffers_loaded(finish).keys()]
+    other = tir.VarMap((buffer, True) for buffer in used)
+    return [
+        store
+        for store in tir.nodes(
+            body, tirx.BufferStore, outside=(tirx.IfThenElse, tirx.For, tirx.While)
+        )
+        if str(store.buffer.scope()) != "local"
+        and counts[hash(store.buffer)] == 1
+        and store.buffer not in other
+    ]
 
 
 @lru_cache(maxsize=64)

@@ -119,16 +119,8 @@ def last_stores(scan: tirx.PrimFunc, buffer: Var) -> Last | None:
 
 def _is_plain(scan: tirx.PrimFunc, var: Var) -> bool:
     """Return whether the loop of a variable stands in the function, without blocks inside."""
-    plain: list[bool] = []
-
-    def on_for(loop: tirx.For) -> None:
-        if loop.loop_var.same_as(var):
-            blocks: list[Any] = []
-            tvm_ffi.structural_walk(loop.body, [(SBlock, blocks.append)])
-            plain.append(not blocks)
-
-    tvm_ffi.structural_walk(scan.body, [(tirx.For, on_for)])
-    return plain == [True]
+    loops = [l for l in tir.nodes(scan.body, tirx.For) if l.loop_var.same_as(var)]
+    return len(loops) == 1 and not tir.nodes(loops[0].body, SBlock)
 
 
 def is_idle(loops: list[Loop], indices: Sequence[Any]) -> bool:

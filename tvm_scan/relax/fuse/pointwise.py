@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Var
 from tvm.ir.expr import TensorLoad
@@ -59,8 +58,7 @@ class Pointwise:
     @property
     def is_costly(self) -> bool:
         """Return whether it is worth keeping rather than computing again: it calls a function."""
-        costly: list[Any] = []
-        tvm_ffi.structural_walk(self.value, [(Call, costly.append), (tirx.Div, costly.append)])
+        costly = tir.nodes(self.value, Call, tirx.Div)
         return any(tir.call_name(node) != "prim.if_then_else" for node in costly)
 
 
