@@ -24,18 +24,22 @@ def legalized(call: relax.Call) -> tuple[relax.Call, IRModule] | None:
     return builder.normalize(legal), builder.get()
 
 
+def parts_of(expr: relax.Expr) -> list[Any]:
+    """Every part of an expression or a function, each behind those that it is made of."""
+    parts: list[Any] = []
+    relax.analysis.post_order_visit(expr, lambda part: parts.append(part))
+    return parts
+
+
 def global_vars(mod: IRModule) -> list[GlobalVar]:
     """Functions that the Relax functions of a module name, each as often."""
-    names: list[GlobalVar] = []
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, GlobalVar):
-            names.append(expr)
-
-    for _, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
-    return names
+    return [
+        part
+        for _, func in mod.functions_items()
+        if isinstance(func, relax.Function)
+        for part in parts_of(func)
+        if isinstance(part, GlobalVar)
+    ]
 
 
 def constant_extent(value: relax.Expr, axis: int, operator: str, what: str) -> int:

@@ -17,7 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_scan import loops, tir
 from tvm_scan.library.arguments import make_extent
-from tvm_scan.relax.calls import call_loop
+from tvm_scan.relax.calls import call_loop, parts_of
 from tvm_scan.relax.fuse.parameters import with_unit_axes
 from tvm_scan.relax.uses import uses_in
 
@@ -149,11 +149,7 @@ def _operator(expr: Any) -> str | None:
 
 
 def _has_operator(func: relax.Function) -> bool:
-    matches: list[bool] = []
-    relax.analysis.post_order_visit(
-        func, lambda e: matches.append(True) if _operator(e) in _OPERATORS else None
-    )
-    return bool(matches)
+    return any(_operator(part) in _OPERATORS for part in parts_of(func))
 
 
 def _axis(call: relax.Call) -> int | None:

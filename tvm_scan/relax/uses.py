@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import relax
 
+from tvm_scan.relax.calls import parts_of
 from tvm_scan.tir import VarMap
 
 
@@ -23,12 +24,8 @@ def uses_in(body: relax.Expr) -> VarMap:
         From variable to int; one that is never read is missing.
     """
     uses = VarMap()
-
-    def count(expr: Any) -> None:
-        for var in _children(expr):
-            uses[var] = uses.get(var, 0) + 1
-
-    relax.analysis.post_order_visit(body, count)
+    for var in (var for part in parts_of(body) for var in _children(part)):
+        uses[var] = uses.get(var, 0) + 1
     return uses
 
 

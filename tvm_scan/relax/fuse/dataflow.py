@@ -8,6 +8,7 @@ from typing import Any
 from tvm import relax
 from tvm.ir import Op
 
+from tvm_scan.relax.calls import parts_of
 from tvm_scan.relax.uses import uses_in
 from tvm_scan.tir import VarMap, substitute
 
@@ -168,11 +169,4 @@ class Dataflow:
 
 
 def _reads(value: relax.Expr) -> list[relax.Var]:
-    read: list[relax.Var] = []
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Var):
-            read.append(expr)
-
-    relax.analysis.post_order_visit(value, visit)
-    return read
+    return [part for part in parts_of(value) if isinstance(part, relax.Var)]

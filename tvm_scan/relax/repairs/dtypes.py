@@ -17,6 +17,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.errors import ScanError
+from tvm_scan.relax.calls import parts_of
 from tvm_scan.relax.repairs.torch_casts import as_dtype
 
 #: Of truth values, where TVM has arithmetic on words of one bit.
@@ -73,21 +74,13 @@ def RepairOperators() -> tvm.ir.transform.Pass:
     def run(mod: IRModule, _context: Any) -> IRModule:
         repairer = None
         for name, func in mod.functions_items():
-            if not isinstance(func, relax.Function) or not _has_any(func):
+            if not isinstance(func, relax.Function) or not any(map(_is_concerned, parts_of(func))):
                 continue
             repairer = repairer or _Repairer(mod)
             repairer.builder_.update_func(name, repairer.visit_expr(func))
         return mod if repairer is None else repairer.builder_.finalize()
 
     return run
-
-
-def _has_any(func: relax.Function) -> bool:
-    matches: list[bool] = []
-    relax.analysis.post_order_visit(
-        func, lambda e: matches.append(True) if _is_concerned(e) else None
-    )
-    return bool(matches)
 
 
 def _is_concerned(expr: Any) -> bool:

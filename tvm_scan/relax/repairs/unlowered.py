@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import relax
 from tvm.ir import IRModule, Op
 
+from tvm_scan.relax.calls import parts_of
 from tvm_scan.relax.operators import LegalizeScans
 
 
@@ -23,19 +22,14 @@ def unlowered(mod: IRModule) -> list[str]:
     list of str
         Each operator that fails, with its operands and what TVM says of it.
     """
+    functions = [func for _, func in mod.functions_items() if isinstance(func, relax.Function)]
     operators: dict[str, None] = {}
-
-    def visit(expr: Any) -> None:
-        if not isinstance(expr, relax.Call) or not isinstance(expr.op, Op):
-            return
-        said = _complaint(expr)
-        if said is not None:
-            operands = ", ".join(str(arg.ty) for arg in expr.args if hasattr(arg, "ty"))
-            operators[f"{expr.op.name}({operands}): {said}"] = None
-
-    for _, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
+    for call in (part for func in functions for part in parts_of(func)):
+        if not isinstance(call, relax.Call) or not isinstance(call.op, Op):
+            continue
+        if (said := _complaint(call)) is not None:
+            operands = ", ".join(str(arg.ty) for arg in call.args if hasattr(arg, "ty"))
+            operators[f"{call.op.name}({operands}): {said}"] = None
     return list(operators)
 
 
