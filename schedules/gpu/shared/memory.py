@@ -1,8 +1,9 @@
 """One array of shared memory for all that a block holds of a dtype.
 
-nvcc makes an address of its own for each array, and one for each of its buffers; parts of one array,
-all in the same buffer, differ in a constant, which is a part of an instruction. Only where the builder
-sets the barriers itself: TVM's pass believes that threads meet wherever they use one array.
+nvcc makes an address of its own for each array, and one for each of its buffers; parts of one
+array, all in the same buffer, differ in a constant, which is a part of an instruction. Only where
+the builder sets the barriers itself: TVM's pass believes that threads meet wherever they use one
+array.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def regions(wanted: Sequence[Cells], buffers: int) -> tuple[list[Region], list[V
     """A region for each that is wanted, and the arrays to allocate."""
     sizes = sizes_of(wanted, buffers)
     arrays = {
-        dtype: local(f"shared_{dtype}", [buffers * in_buffer + alone], dtype, "shared")
+        dtype: local(f"{dtype}_tile", [buffers * in_buffer + alone], dtype, "shared")
         for dtype, (in_buffer, alone) in sizes.items()
     }
     in_buffer = dict.fromkeys(sizes, 0)

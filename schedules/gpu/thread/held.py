@@ -1,8 +1,8 @@
 """Indices that a thread makes of its number once, and holds in registers.
 
-nvcc makes anew, wherever it is used, what takes it an instruction or two, as a part of the number of a
-thread does, even in a loop that is passed a thousand times. It cannot do so with what comes out of
-assembler text, be it empty.
+nvcc makes anew, wherever it is used, what takes it an instruction or two, as a part of the number
+of a thread does, even in a loop that is passed a thousand times. It cannot do so with what comes
+out of assembler text, be it empty.
 """
 
 from __future__ import annotations

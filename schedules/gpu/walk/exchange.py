@@ -4,8 +4,8 @@ What all states of a step share, ``dt`` and ``dt u`` of a selective scan, its ow
 thread of the lane needs. A shuffle passes on one value of one step; an access to shared memory as
 many steps as a vector holds. The sums over the states likewise: every thread leaves its parts, and
 an owner reads those of its steps. Threads of a lane are of one warp, whose barrier parts the
-writes from the reads: one before a group's steps, one after. Each also says that what was left at
-the other one is read, so that both have one memory.
+writes from the reads: one before a group's steps, one after, each of which says that what was left
+at the other one is read. Where nothing is left after the steps, there is one more before them.
 
 Where the block's tiles have several buffers, which is where the device has all this, and leave
 room; else by shuffles.
@@ -150,11 +150,12 @@ class SharedItems:
 
     def __init__(self, part: Items, region: Region, tiles: WalkTiles) -> None:
         self.part, self.region = part, region
-        unit, pitch = int_const(part.unit, "int32"), int_const(part.pitch, "int32")
+        # What is held is a number of vectors, so that TVM sees that their cells are aligned.
+        unit, pitch = int_const(part.unit, "int32"), int_const(part.pitch // part.unit, "int32")
         lane = tiles.thread - tiles.thread % int_const(tiles.shared, "int32")
         owner = tiles.thread % int_const(tiles.shared, "int32")
-        self._mine, self._lanes = tiles.held(tiles.thread * unit), tiles.held(lane * unit)
-        self._owned = tiles.held(lane * unit + owner * pitch) if part.owners > 1 else self._lanes
+        self._mine = tiles.held(tiles.thread) * unit
+        self._theirs = tiles.held(lane + owner * pitch if part.owners > 1 else lane) * unit
 
     def leave(self, registers: Var, owner: int = 0) -> Any:
         """The thread's items for an owner; ``registers`` has those of all owners in a row."""
@@ -168,8 +169,8 @@ class SharedItems:
         return self._units(first, of_unit)
 
     def take(self, registers: Var, thread: Any) -> Any:
-        """Items of a thread of the lane, for this thread if it has some for each, into registers."""
-        first = self._owned + as_dtype(thread, "int32") * int_const(self.part.unit, "int32")
+        """Items of a thread of the lane into registers: those for this thread, if each has some."""
+        first = self._theirs + as_dtype(thread, "int32") * int_const(self.part.unit, "int32")
 
         def of_unit(item: int, at: list[Any]) -> Any:
             value = tirx.BufferLoad(self.region.memory, at)

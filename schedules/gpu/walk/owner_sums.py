@@ -67,6 +67,11 @@ class OwnerSums:
         ]
 
     @property
+    def are_left(self) -> bool:
+        """Return whether sums are left in shared memory, after all that was sent is read."""
+        return bool(self._shared)
+
+    @property
     def buffers(self) -> list[Var]:
         """Registers to allocate."""
         theirs = [register for of_sum in self._theirs for register in of_sum]

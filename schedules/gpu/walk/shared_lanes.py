@@ -35,6 +35,8 @@ from tvm_scan.schedules.common.ir import (
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.state_split import split_states
+from tvm_scan.schedules.gpu.thread.banks import WARP
+from tvm_scan.schedules.gpu.thread.barriers import wait
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.thread.registers import cell_of, cells_of
 from tvm_scan.schedules.gpu.walk.elementary import in_few_instructions
@@ -205,8 +207,12 @@ class Walk(WalkRegisters):
             slots = staged.vectors.slot
             return lambda k: tirx.BufferLoad(staged.registers, [slots(int_const(k, "int32"))])
 
+        # What the sums leave says that all have what was sent before.
+        read = [] if self.sums.are_left else [wait(WARP)]
+
         values = [of_register(items, cell) for old, items in self.sent for cell in cells_of(old)]
-        return self.exchange.send([*values, *(of_load(staged) for staged, _ in self.current)])
+        values += [of_load(staged) for staged, _ in self.current]
+        return [*read, *self.exchange.send(values)]
 
     def _steps(self, first: Any, tile: Any, within: Any, in_steps: bool) -> Any:
         """All steps of the group: those of one owner after the other.
