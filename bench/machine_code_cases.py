@@ -16,7 +16,7 @@ from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.state_split import NoSplit, split_of
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_steps
-from tvm_scan.schedules.gpu.walk.owner_sums import TOGETHER
+from tvm_scan.schedules.gpu.walk.exchange import TOGETHER
 
 __all__ = ["CASES", "LATER", "TARGET", "Case", "Part", "Peer", "default_of", "parts_of"]
 

@@ -25,6 +25,7 @@ from tvm_scan.schedules.gpu.thread.plans import WalkPlan, aligned, moves_vectors
 from tvm_scan.schedules.gpu.walk.chunk_checks import check_chunks, takes_chunks
 from tvm_scan.schedules.gpu.walk.chunks import build_chunks
 from tvm_scan.schedules.gpu.walk.common_factors import with_common_factors
+from tvm_scan.schedules.gpu.walk.exchange import block_bytes
 from tvm_scan.schedules.gpu.walk.exponentials import OF, exponentials_in_base_two
 from tvm_scan.schedules.gpu.walk.model import walk_work
 from tvm_scan.schedules.gpu.walk.shared_lanes import build_shared_lanes
@@ -294,8 +295,13 @@ class Lanes(_Walk):
         return chunks_too_short(self.chunks, steps)
 
     def shared_bytes(self, recurrence: Recurrence) -> int:
-        """Shared memory of one block in bytes: its tiles."""
-        return aligned(self.tile_bytes(recurrence))
+        """Shared memory of one block in bytes: its tiles, and what threads of a lane exchange."""
+        recurrence = with_common_factors(recurrence)
+        split, reduction = split_of(recurrence), reduction_of(recurrence) if self.chunks else None
+        splits = [split] if isinstance(split, StateSplit) else []
+        splits += [reduction.split] if isinstance(reduction, StateReduction) else []
+        sizes = [aligned(block_bytes(self, recurrence, part)) for part in splits]
+        return max(sizes, default=0)
 
     def tile_bytes(self, recurrence: Recurrence) -> list[int]:
         """Return the bytes of every tile; in chunks, of the kernel that has more of them.

@@ -24,15 +24,18 @@ def conflicts(places, size):
 def _accesses(source, name):
     """``(bytes, place of every thread in bytes)`` of all accesses to a tile in a kernel."""
     found = []
+    held = dict(re.findall(r"(index\d+_ptr\[0\]) = scan_held\((.*)\);", source))
     declared = re.search(rf"__shared__ alignas\(\d+\) (float4?) {name}\[", source)
     for match in re.finditer(rf"{name}(\[| \+ )", source[declared.end() :]):
         text, depth, stop = source[declared.end() + match.end() :], 0, 0
         while depth >= 0:
             depth += (text[stop] in "([") - (text[stop] in ")]")
             stop += 1
+        expression = text[: stop - 1]
+        for register, value in held.items():
+            expression = expression.replace(register, f"({value})")
         expression = (
-            text[: stop - 1]
-            .replace("(int)threadIdx.x", "thread")
+            expression.replace("(int)threadIdx.x", "thread")
             .replace("(int)blockIdx.x", "0")
             .replace("(int)threadIdx.y", "0")
         )

@@ -21,8 +21,11 @@ from tests.support.cusim import nvcc
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
+from tvm_scan.schedules.common.state_split import split_of
 from tvm_scan.schedules.gpu.shared.step_rows import StepRows
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout, walk_steps
+from tvm_scan.schedules.gpu.walk.common_factors import with_common_factors
+from tvm_scan.schedules.gpu.walk.exchange import exchange_layout
 
 PLAN = ScanPlan.parse(
     "cuda/lanes(threads_per_block=32, items_per_thread=4, vector_loads=True, threads_per_lane=4, "
@@ -134,7 +137,7 @@ def test_channels_last_of_symbolic_length(stages):
     case = scan(STEPS, channels=16)
     func = parallelize(reading_steps(), CUDA_TARGET, PLAN.with_(stages=stages))
     executable = compile_cuda(func)
-    assert "delta_tile" in emitted_source(executable)
+    assert ("delta_tile" if stages == 1 else "float32_tile") in emitted_source(executable)
     for batch, length in ((2, 0), (1, 1), (2, 33), (1, 130)):
         small = scan(STEPS, channels=16, batch=batch)
         _, inputs, want = exact_inputs(small, length)
@@ -184,7 +187,7 @@ def test_steps_backwards_in_halves(items):
     assert np.abs(want).max() < 2048, "beyond which halves are no longer exact"
     plan = PLAN.with_(items_per_thread=items, threads_per_block=64)
     scheduled = parallelize(backwards_in_halves, CUDA_TARGET, plan)
-    assert "X_tile" in emit_cuda(scheduled)
+    assert "float16_tile" in emit_cuda(scheduled)
     got = run_cuda(scheduled, [a, x, b, np.full((2, 90, 16), 77, "float16")])
     np.testing.assert_array_equal(got[-1], want)
 
@@ -202,7 +205,42 @@ def test_no_two_threads_meet_in_a_bank(change, options):
 def test_nor_where_halves_lie_in_float32(change, options):
     plan = PLAN.with_(threads_per_block=64, **change)
     func = library.selective_scan(2, 64, 1024, 16, "bfloat16", **options)
-    check_banks(emit_cuda(parallelize(func, CUDA_TARGET, plan)), 2, False, "wide")
+    check_banks(emit_cuda(parallelize(func, CUDA_TARGET, plan)), 2, False)
+
+
+#: Threads of a block and of a lane -> vectors of what owners send and of sums that a thread leaves,
+#: and that it takes; shuffles. Of a group of steps, and of two values and a sum.
+EXCHANGES = {
+    (64, 2): ((2, 2), (2 * 2, 2), 0),
+    (64, 4): ((2, 4), (4 * 2, 4), 0),
+    # Sums of more threads are shuffled: of two runs of four owners, and between the two.
+    (64, 8): ((2, 0), (4 * 2, 0), 4 * (3 + 1)),
+    # The tiles leave no room.
+    (128, 4): ((0, 0), (0, 0), 4 * (4 * 2 + 3)),
+}
+
+
+@pytest.mark.skipif(not nvcc.nvcc_available(), reason="nvcc is missing: no instructions to count")
+@pytest.mark.parametrize(("threads", "shared"), EXCHANGES)
+def test_threads_of_a_lane_exchange_in_shared_memory_where_there_is_room(threads, shared):
+    left, taken, shuffles = EXCHANGES[threads, shared]
+    # Four states of a thread, which leaves one way through a step.
+    func = library.selective_scan(8, 2048, 2048, 4 * shared)
+    plan = PLAN.with_(threads_per_block=threads, threads_per_lane=shared)
+    ptx = nvcc.compile_ptx(emit_cuda(parallelize(func, CUDA_TARGET, plan)))
+    assert len(re.findall(r"st\.shared\.v4", ptx)) == sum(left)
+    # delta, u and z; B and C of four owners' steps; what is exchanged.
+    tables = min(4, shared) * 2 * 4
+    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 3 + tables + sum(taken)
+    assert len(re.findall(r"shfl\.sync", ptx)) == shuffles
+    layout = exchange_layout(plan, *_split(func))
+    assert (bool(layout.sent), bool(layout.sums)) == tuple(map(bool, left))
+    check_banks(emit_cuda(parallelize(func, CUDA_TARGET, plan)), 2, False)
+
+
+def _split(func):
+    recurrence = with_common_factors(extract(func))
+    return recurrence, split_of(recurrence)
 
 
 @T.prim_func(s_tir=True)
@@ -317,16 +355,14 @@ def test_halves_move_eight_at_once_and_are_carried_in_float32():
     # V of eight lanes, K and Q of eight states: a row of 32 steps is four vectors, a vector of
     # each for every thread; once before the tiles, once for the tile after this one.
     assert re.findall(r"cp\.async\.cg\.shared\.global .*, (\d+);", ptx) == ["16"] * 2 * 3
-    # Eight halves of V; of four owners K and Q, of two states, four numbers at once in float32.
-    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 1 + 4 * 2 * 2 * 2
+    # Eight halves of V; of four owners K and Q, of two states, four numbers at once in float32, and
+    # eight of V; and of four threads the sums of eight steps.
+    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 1 + 4 * 2 * 2 * 2 + 4 * 2 + 4 * 2
     # Each half of K and Q is converted once for the block, and no other of theirs.
     converted = 8 * 32 // plan.threads_per_block
     assert len(re.findall(r"ld\.shared\.[^v]", ptx)) == 2 * converted
     source = emit_cuda(scheduled)
-    for name in "KQ":
-        assert (
-            source.count(f"((float){name}_tile_ptr") == source.count("(float)" + name) == converted
-        )
+    assert source.count("((float)float16_tile_ptr") == 2 * converted
     assert len(re.findall(r"st\.global\.v4", ptx)) == 1
     assert re.findall(r"fma\.rn\.f32|add\.f32", ptx)
     assert not re.findall(r"(?:fma|add|mul)[.\w]*\.f16", ptx)

@@ -26,7 +26,9 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.rows import ALONE, Row
+from tvm_scan.schedules.gpu.shared.memory import Region
 from tvm_scan.schedules.gpu.thread import async_copy
+from tvm_scan.schedules.gpu.thread.held import HeldIndices
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess
 
 #: Bytes that a thread moves at once at most.
@@ -106,6 +108,9 @@ class Copiers:
         and there is such a step.
     row : Row
         The lane of the block that a tile is of, where every lane has tiles of its own.
+    held : HeldIndices, optional
+        Holds the index of a thread's first vector, from which those of the others are apart by
+        what is constant.
     """
 
     threads: int
@@ -114,6 +119,7 @@ class Copiers:
     replica: Callable[[Any], Replica]
     guarded: Callable[[Any, Any, Any], Any]
     row: Row = ALONE
+    held: HeldIndices | None = None
 
 
 class SharedTile:
@@ -131,6 +137,8 @@ class SharedTile:
         Of its name.
     dtype : str, optional
         Of its cells, if that is not the array's.
+    region : Region, optional
+        Where it lies in an array that others share; else it has one of its own.
     """
 
     def __init__(
@@ -140,14 +148,21 @@ class SharedTile:
         buffers: int,
         suffix: str = "tile",
         dtype: str | None = None,
+        region: Region | None = None,
     ) -> None:
-        self.staged, self.copiers, self.buffers = staged, copiers, buffers
+        self.staged, self.copiers, self.buffers, self.region = staged, copiers, buffers, region
+        if region is not None:
+            self.memory = region.memory
+            return
         name, dtype = f"{staged.buffer.name}_{suffix}", dtype or tir.dtype_of(staged.buffer)
         shape = [*copiers.row.lead, buffers, staged.cells]
         self.memory = local(name, shape, dtype, "shared")
 
     def _at(self, tile: Any, index: Any, lanes: int = 1) -> list[Any]:
         """Indices of neighbours in the buffer that a tile has."""
+        if self.region is not None:
+            (first,) = self.region.at(index, tile)
+            return [ramp(first, lanes)]
         tile = as_dtype(tile, "int32") if isinstance(tile, int) else tile
         slot = int_const(0, "int32")
         if self.buffers > 1:
@@ -190,11 +205,18 @@ class SharedTile:
             indices = [replica.instantiate(index, None, time) for index in indices]
             if staged.copies.lanes > 1:
                 indices = staged.copies.ramp(indices)
-            return by.guarded(
-                inside if total % by.threads else None, time, make(staged.index(**at), indices)
-            )
+            index = staged.index(**at)
+            first.append(index)
+            apart = tir.as_int(tir.simplify(index - first[0]))
+            if by.held is not None and apart is not None:
+                index = by.held(first[0]) + int_const(apart, "int32")
+            return by.guarded(inside if total % by.threads else None, time, make(index, indices))
 
-        return loop("r", -(-total // by.threads), of_round, _UNROLLED)
+        first: list[Any] = []
+        rounds = -(-total // by.threads)
+        if by.held is None:
+            return loop("r", rounds, of_round, _UNROLLED)
+        return tir.seq(of_round(int_const(r, "int32")) for r in range(rounds))
 
     def fetch(self, tile: Any) -> Any:
         """Begin to copy a tile to its buffer."""

@@ -31,6 +31,7 @@ from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
 from tvm_scan.schedules.common.uses import as_used
 from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, cell_size, direction_of
+from tvm_scan.schedules.gpu.shared.memory import Cells
 from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
 from tvm_scan.schedules.gpu.shared.staging import (
     MAX_STAGED,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 #: Static shared memory of a block.
-_MOST_BYTES = 48 << 10
+MOST_BYTES = 48 << 10
 #: Bytes of float32.
 _WIDE = 4
 #: Steps of a tile at least: a line of float32.
@@ -120,6 +121,16 @@ class WalkLayout:
     tables: tuple[Table, ...]
 
     @property
+    def cells(self) -> list[Cells]:
+        """Cells of one buffer of every array, and of the tables in float32."""
+        copied = [
+            Cells(tir.dtype_of(part.buffer), part.cells, buffered=True)
+            for part in (*self.streams, *self.tables)
+        ]
+        wide = [part.wide for part in self.tables if part.wide is not None]
+        return [*copied, *(Cells("float32", part.cells) for part in wide)]
+
+    @property
     def tile_bytes(self) -> list[int]:
         """Bytes of one buffer of every array."""
         return [part.bytes for part in (*self.streams, *self.tables)]
@@ -177,7 +188,7 @@ def walk_layout(
         plan.vector_loads,
         plan.stages > 1,
     )
-    return layout.within((_MOST_BYTES - sum(layout.wide_bytes)) // plan.stages)
+    return layout.within((MOST_BYTES - sum(layout.wide_bytes)) // plan.stages)
 
 
 def stages_tables(plan: WalkPlan, recurrence: Recurrence) -> bool:

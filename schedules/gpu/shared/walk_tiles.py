@@ -7,6 +7,7 @@ while the threads walk this one, which else wait for memory at every group of st
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -19,10 +20,12 @@ from tvm_scan.schedules.common.ir import as_dtype, int_const, local, loop, when
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.state_split import StateSplit
+from tvm_scan.schedules.gpu.shared.memory import Cells, Region, regions
 from tvm_scan.schedules.gpu.shared.staged import Copiers, SharedTile, Staged, are_whole, ramp
 from tvm_scan.schedules.gpu.shared.walk_layout import Table, walk_layout, walk_steps
 from tvm_scan.schedules.gpu.thread import async_copy
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
+from tvm_scan.schedules.gpu.thread.held import HeldIndices
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 
 _UNROLLED = tirx.ForKind.UNROLLED
@@ -41,6 +44,8 @@ class WalkTiles:
         The parts of the step that are walked.
     end : Expr, optional
         Step before which the walk ends, where that is before the last one.
+    beside : sequence of Cells
+        What else shall lie in shared memory; ``beside`` has their regions.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class WalkTiles:
         slot: Var,
         split: StateSplit,
         end: Any = None,
+        beside: Sequence[Cells] = (),
     ) -> None:
         self.recurrence, self.plan = recurrence, plan
         self.end = recurrence.time.extent if end is None else end
@@ -60,27 +66,44 @@ class WalkTiles:
         threads = int_const(plan.threads_per_block, slot)
         self.thread = as_dtype(slot % threads, "int32")
         self.first_row = slot // threads * int_const(plan.threads_per_block // self.shared, slot)
+        self.held = HeldIndices(holds=plan.stages > 1)
+        #: Number of the thread's lane in the block, and of the thread in its lane.
+        self.lane, self.owner = (
+            self.held(part(self.thread, int_const(self.shared, "int32")))
+            for part in (tirx.floordiv, tirx.floormod)
+        )
         layout = walk_layout(plan, recurrence, split)
-        self.streams = [(part, self._tile(part)) for part in layout.streams]
-        copied = [(part, self._tile(part)) for part in layout.tables]
+        places: Iterator[Region] = iter(())
+        self._arrays: list[Var] = []
+        if plan.stages > 1:
+            all_regions, self._arrays = regions([*layout.cells, *beside], plan.stages)
+            places = iter(all_regions)
+        self.streams = [(part, self._tile(part, next(places, None))) for part in layout.streams]
+        copied = [(part, self._tile(part, next(places, None))) for part in layout.tables]
         #: Tables of halves, and the shared memory of both of their forms.
         self.widened = [
-            (part, tile, SharedTile(part.wide, tile.copiers, 1, "wide", "float32"))
+            (
+                part,
+                tile,
+                SharedTile(part.wide, tile.copiers, 1, "wide", "float32", next(places, None)),
+            )
             for part, tile in copied
             if part.wide is not None
         ]
+        self.beside = list(places)
         wide = {id(part): tile for part, _, tile in self.widened}
         self.tables = [
             (part.read, wide.get(id(part), tile), self._now(part)) for part, tile in copied
         ]
         self.tiles = [*(tile for _, tile in self.streams), *(tile for _, tile in copied)]
 
-    def _tile(self, part: Staged) -> SharedTile:
+    def _tile(self, part: Staged, region: Region | None) -> SharedTile:
         # Rows of lanes may be of lanes that do not exist; of steps, every block has all its lanes.
         replica = self._replica_of_last if part.axes[0][0] == "lane" else self._replica
         threads = self.plan.threads_per_block
-        copiers = Copiers(threads, self.thread, self._time, replica, self._guarded)
-        return SharedTile(part, copiers, self.plan.stages)
+        held = self.held if region is not None else None
+        copiers = Copiers(threads, self.thread, self._time, replica, self._guarded, held=held)
+        return SharedTile(part, copiers, self.plan.stages, region=region)
 
     def _now(self, part: Table) -> Var:
         """A thread's registers of a table."""
@@ -97,8 +120,10 @@ class WalkTiles:
     @property
     def buffers(self) -> list[Var]:
         """Shared memory and registers to allocate."""
-        wide = [tile.memory for _, _, tile in self.widened]
-        return [*(tile.memory for tile in self.tiles), *wide, *self.registers]
+        arrays = self._arrays or [
+            tile.memory for tile in (*self.tiles, *(tile for _, _, tile in self.widened))
+        ]
+        return [*arrays, *self.held.buffers, *self.registers]
 
     @property
     def is_empty(self) -> bool:
@@ -173,24 +198,24 @@ class WalkTiles:
 
     # ---- from shared memory to registers ------------------------------------------------------
 
-    def take(self, parts: list[tuple[Any, Var]], tile: Any, first: Any) -> list[Any]:
-        """The thread's items from step ``first`` of the tile on, into its registers."""
+    def take(self, parts: list[tuple[Any, Var]], tile: Any, start: Any) -> list[Any]:
+        """The thread's items of the steps from ``start`` of the tile on, into its registers."""
         if not self.streams:
             return []
-        y = self.thread // int_const(self.shared, "int32")
+        first = start + self.owner * int_const(self.plan.items_per_thread, "int32")
         return [
             shared.take(
                 next(r for stream, r in parts if stream is part),
                 tile,
-                part.index(first, y),
+                part.index(first, self.lane),
                 *part.taken,
             )
             for part, shared in self.streams
         ]
 
-    def fill(self, k: int, owner: Any, tile: Any, step: Any) -> list[Any]:
+    def fill(self, k: int, tile: Any, step: Any) -> list[Any]:
         """Load what a thread's states read in its ``k``-th step, step ``step`` of the tile."""
-        return [self._fill(*entry, k, owner, tile, step) for entry in self.tables]
+        return [self._fill(*entry, k, tile, step) for entry in self.tables]
 
     def _fill(
         self,
@@ -198,10 +223,10 @@ class WalkTiles:
         shared: SharedTile,
         registers: Var,
         k: int,
-        owner: Any,
         tile: Any,
         step: Any,
     ) -> Any:
+        owner = self.owner
         width, pitch = self._width(part), int_const(part.pitch, "int32")
         if not part.along_time:
             first = step * pitch + owner * int_const(self.states_each, "int32")

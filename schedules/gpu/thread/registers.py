@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import Var
 
+from tvm_scan import tir
 from tvm_scan.schedules.common.ir import int_const
+
+
+def cells_of(array: Var) -> list[list[Any]]:
+    """Indices of every cell of an array of constant extents."""
+    extents = [range(int(e)) for e in tir.shape_of(array)]
+    return [[int_const(i, "int32") for i in cell] for cell in product(*extents)]
 
 
 def cell_of(array: Var, index: int = 0) -> Any:

@@ -25,8 +25,13 @@ from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.thread.vector_access import vector_access
 from tvm_scan.schedules.gpu.walk.common_factors import with_common_factors
 from tvm_scan.schedules.gpu.walk.elementary import in_few_instructions, instructions_saved
+from tvm_scan.schedules.gpu.walk.exchange import (
+    TOGETHER,
+    ExchangeLayout,
+    exchange_layout,
+    sent_registers,
+)
 from tvm_scan.schedules.gpu.walk.exponentials import OF, in_base_two
-from tvm_scan.schedules.gpu.walk.owner_sums import TOGETHER
 from tvm_scan.schedules.machine.step_counts import (
     CALL,
     array_bytes,
@@ -162,36 +167,30 @@ def _step_of(recurrence: Recurrence, split: StateSplit) -> _Step:
         steady=tuple(load for load, _ in moving_loads([outside], recurrence)),
         alike=tuple(load for load in loads if not _varies(load, loops)),
         varying=tuple(load for load in loads if _varies(load, loops)),
-        sent=len(_sent(split, loops)),
+        sent=len(sent_registers(split)),
     )
 
 
 def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCounts:
     """Several threads share the states of a lane."""
     shared = plan.threads_per_lane
-    states_each, levels = split.states // shared, log2(shared)
+    states_each = split.states // shared
     step = _step_of(recurrence, split)
     reads = _state_reads(plan, recurrence, split, step)
     read = sum(1 / width for _, width, _ in reads)
     own_lines = sum(lines / width for _, width, lines in reads)
-    sent = float(len(step.alike) + step.sent)
-    sums = float(len(split.sums))
     # Every state's exponential in base 2, some of them by polynomials.
     exps, ordinary = step.exps, step.ordinary
     poly = plan.exp_share / OF * exps
     of_state = ordinary + exps + poly * (_POLYNOMIAL - 1)
-    # Of owners together a pair of sums takes a shuffle, a sum and two choices; the rest of the
-    # levels are a shuffle and a sum each, once for all of them.
-    together = min(TOGETHER, shared)
-    pairs, rest = (together - 1) / together, (levels - log2(together)) / together
     # Halves that the block converts: read, changed and written by one of its threads.
     wide = [t for t in walk_layout(plan, recurrence, split).tables if t.wide is not None]
     lanes = plan.threads_per_block / shared
     of_state -= len(wide)
-    # A thread alone has its values where it needs them.
-    sent, stored_sums = (sent, sums / together) if shared > 1 else (0.0, 0.0)
-    exchanged = sent + sums * (4 * pairs + 2 * rest) + stored_sums
-    thread = states_each * (of_state + read) + exchanged + _LOOP
+    exchange = exchange_layout(plan, recurrence, split)
+    sent, sent_lines, left = _sent(plan, exchange, len(step.alike) + step.sent)
+    sums, sums_lines, left_sums = _summed(plan, exchange, len(split.sums))
+    thread = states_each * (of_state + read) + sent + sums + _LOOP
     stored = len(_stores(recurrence)) if split.after else 0
     moved = len(step.steady) + len(step.alike) + stored
     width = 4.0 if plan.vector_loads else 1.0
@@ -200,7 +199,7 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
         step.computed + copies * moved / width + _KEEP + _CONVERT * len(wide) * split.states / lanes
     )
     group = min(_WARP, shared * plan.items_per_thread)
-    lines = states_each * own_lines + sent + sums * (pairs + rest)
+    lines = states_each * own_lines + sent_lines + sums_lines
     # A tile is written and read in whole lines; what is not in it moves by a thread's own steps.
     streams = walk_layout(plan, recurrence, split).streams
     once_lines = 3.0 * sum(part.size for part in streams) / _LINE + (moved - len(streams)) / group
@@ -214,9 +213,42 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
         (lines + once_lines) * shared / _WARP,
         split.states * (exps - poly) + step.specials,
         array_bytes(buffers, recurrence),
-        _shared_accesses(plan, recurrence, split),
+        _shared_accesses(plan, recurrence, split) + (left + left_sums) * shared / _WARP,
         split.states * _paired(split, step.loops, reads, ordinary - len(wide), poly),
     )
+
+
+def _sent(plan: WalkPlan, exchange: ExchangeLayout, count: int) -> tuple[float, float, float]:
+    """What a step takes a thread that gets so many values from the step's owner.
+
+    Instructions; lines of a warp, and how many of these are of shared memory.
+    """
+    shared = plan.threads_per_lane
+    if shared == 1:
+        return 0.0, 0.0, 0.0
+    if not exchange.sent:
+        return float(count), float(count), 0.0
+    # Left by one of the threads, whole vectors; a warp reads a vector of each of its lanes.
+    read = sum(1 / part.unit for part in exchange.sent)
+    lines = sum(max(1 / shared, 1 / part.unit) + 1 / shared for part in exchange.sent)
+    return read + read / shared + 1 / (shared * plan.items_per_thread), lines, lines
+
+
+def _summed(plan: WalkPlan, exchange: ExchangeLayout, count: int) -> tuple[float, float, float]:
+    """What so many sums over the states take a thread at every step; see ``_sent``."""
+    shared = plan.threads_per_lane
+    if shared == 1:
+        return 0.0, 0.0, 0.0
+    if exchange.sums:
+        # Each thread leaves its part of every step, and reads and adds up those of its own steps.
+        moved = sum(2 / part.unit + (shared - 1) / shared for part in exchange.sums)
+        lines = 2.0 * len(exchange.sums)
+        return moved + 1 / (shared * plan.items_per_thread), lines, lines
+    # Of owners together a pair of sums takes a shuffle, a sum and two choices; the rest of the
+    # levels are a shuffle and a sum each, once for all of them.
+    together = min(TOGETHER, shared)
+    pairs, rest = (together - 1) / together, log2(shared / together) / together
+    return count * (4 * pairs + 2 * rest + 1 / together), count * (pairs + rest), 0.0
 
 
 def _paired(
@@ -245,14 +277,6 @@ def _shared_accesses(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) 
 
 def _varies(load: TensorLoad, loops: tuple[Any, ...]) -> bool:
     return any(tir.contains_var(load, [part.loop_var]) for part in loops)
-
-
-def _sent(split: StateSplit, loops: tuple[Any, ...]) -> list[Any]:
-    """Registers that the loops read, and that the owner of a step computes."""
-    read = tir.buffers_loaded(tir.seq(loops))
-    sums = [cell.source for cell in split.sums]
-    written = tir.buffers_stored(tir.seq(split.before)).keys()
-    return [b for b in written if b in read and not any(b.same_as(s) for s in sums)]
 
 
 def _state_reads(

@@ -5,7 +5,9 @@ their number exchange those of owners that do: each sends one, keeps the other, 
 gets. So for the second bit: three shuffles for four sums, after which a thread has one of them, the
 one of the owner with its two bits. For the other bits of S threads, log2(S / 4) shuffles.
 
-A sum alone takes log2(S) shuffles, whose result all threads have, and only one needs.
+A sum alone takes log2(S) shuffles, whose result all threads have, and only one needs. In shared
+memory (``exchange``) every thread leaves its parts for each owner, who reads them all and adds them
+in the same order.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import int_const, local
+from tvm_scan.schedules.gpu.thread.banks import WARP
+from tvm_scan.schedules.gpu.thread.barriers import wait
 from tvm_scan.schedules.gpu.thread.registers import cell_of, set_cell
+from tvm_scan.schedules.gpu.walk.exchange import TOGETHER, SharedItems
 from tvm_scan.schedules.gpu.warp.shuffles import shuffled
-
-#: Owners whose sums are exchanged together: more write out more steps to save little.
-TOGETHER = 4
 
 
 class OwnerSums:
@@ -39,9 +41,18 @@ class OwnerSums:
         Threads of a lane.
     items : int
         Steps that a thread owns.
+    shared : sequence of SharedItems
+        Of every sum, where it is in shared memory; none where they are shuffled.
     """
 
-    def __init__(self, sums: Sequence[TensorLoad], owner: Any, threads: int, items: int) -> None:
+    def __init__(
+        self,
+        sums: Sequence[TensorLoad],
+        owner: Any,
+        threads: int,
+        items: int,
+        shared: Sequence[SharedItems] = (),
+    ) -> None:
         self.owner, self.threads, self.items = owner, threads, items
         #: Owners whose steps are written out one after another.
         self.together = min(TOGETHER, threads)
@@ -49,11 +60,22 @@ class OwnerSums:
         self._parts = [_registers(cell, "part", size) for cell in sums]
         #: Sums of the thread's own steps.
         self.results = [_registers(cell, "sum", items) for cell in sums]
+        self._shared = list(shared)
+        self._theirs = [
+            [local(f"part{i}_{j}", [items], part.part.dtype) for j in range(threads)]
+            for i, part in enumerate(self._shared)
+        ]
+
+    @property
+    def are_left(self) -> bool:
+        """Return whether sums are left in shared memory, after all that was sent is read."""
+        return bool(self._shared)
 
     @property
     def buffers(self) -> list[Var]:
         """Registers to allocate."""
-        return [*self._parts, *self.results]
+        theirs = [register for of_sum in self._theirs for register in of_sum]
+        return [*self._parts, *self.results, *theirs]
 
     def hold(self, number: int, step: int, value: Any) -> Any:
         """The thread's part of a sum, in step ``step`` of the owners together."""
@@ -61,7 +83,10 @@ class OwnerSums:
 
     def exchanged(self, done: int) -> list[Any]:
         """Exchange the parts of owners that differ in a bit, when ``done`` have their steps."""
-        stmts, distance = [], 1
+        stmts: list[Any] = []
+        distance = 1
+        if self._shared:
+            return stmts
         while done % (2 * distance) == 0 and 2 * distance <= self.together:
             bit = tirx.bitwise_and(self.owner, int_const(distance, self.owner))
             upper = tirx.NE(bit, int_const(0, self.owner))
@@ -76,6 +101,8 @@ class OwnerSums:
 
     def totals(self, block: Any) -> list[Any]:
         """Add up what is left, and give the owners of ``block`` their sums."""
+        if self._shared:
+            return self._read()
         stmts = []
         mine = tirx.EQ(self.owner // int_const(self.together, self.owner), block)
         for part, result in zip(self._parts, self.results, strict=True):
@@ -89,6 +116,25 @@ class OwnerSums:
                 alone = self.together == self.threads
                 stmts.append(total if alone else tirx.IfThenElse(mine, total, None))
         return stmts
+
+    def _read(self) -> list[Any]:
+        """Leave the parts of all owners, and add up those of the thread's own steps."""
+        stmts: list[Any] = []
+        for part, shared in zip(self._parts, self._shared, strict=True):
+            stmts += [shared.leave(part, owner) for owner in range(self.threads)]
+        stmts.append(wait(WARP))
+        for shared, theirs, result in zip(self._shared, self._theirs, self.results, strict=True):
+            stmts += [shared.take(register, j) for j, register in enumerate(theirs)]
+            for k in range(self.items):
+                stmts.append(set_cell(result, _by_pairs([cell_of(r, k) for r in theirs]), k))
+        return stmts
+
+
+def _by_pairs(values: list[Any]) -> Any:
+    """The sum of neighbours, of pairs of neighbours, and so on."""
+    while len(values) > 1:
+        values = [a + b for a, b in zip(values[::2], values[1::2], strict=True)]
+    return values[0]
 
 
 def _registers(cell: TensorLoad, suffix: str, size: int) -> Var:

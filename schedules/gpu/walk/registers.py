@@ -25,6 +25,7 @@ from tvm_scan.schedules.gpu.shared.state_loads import StateLoads
 from tvm_scan.schedules.gpu.shared.walk_tiles import WalkTiles
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.thread.registers import cell_of, set_cell
+from tvm_scan.schedules.gpu.walk.exchange import SentItems, SharedItems, exchange_layout
 from tvm_scan.schedules.gpu.walk.exponentials import in_base_two
 from tvm_scan.schedules.gpu.walk.owner_sums import OwnerSums
 from tvm_scan.schedules.gpu.walk.progressions import Progressions
@@ -68,7 +69,8 @@ class WalkRegisters:
         for old, dim in self.split.dims.items():
             shape = [self.states_each if i == dim else e for i, e in enumerate(tir.shape_of(old))]
             self.states[old] = local(f"{old.name}_own", shape, tir.dtype_of(old))
-        self.tiles = WalkTiles(recurrence, plan, slot, split, end)
+        exchange = exchange_layout(plan, recurrence, split)
+        self.tiles = WalkTiles(recurrence, plan, slot, split, end, exchange.cells)
         self.staged = StagedItems(
             recurrence,
             self.replica,
@@ -107,7 +109,13 @@ class WalkRegisters:
             for load in lasting[:MAX_STAGED]
         ]
         self.progressions = Progressions(self.base_two, self.loads, self.states_each)
-        self.sums = OwnerSums(self.split.sums, owner, plan.threads_per_lane, items)
+        sent, count = exchange.sent, len(exchange.sent)
+        self.exchange = SentItems(sent, self.tiles.beside[:count], self.tiles)
+        shared = [
+            SharedItems(part, region, self.tiles)
+            for part, region in zip(exchange.sums, self.tiles.beside[count:], strict=True)
+        ]
+        self.sums = OwnerSums(self.split.sums, owner, plan.threads_per_lane, items, shared)
 
     def _item_registers(self, old: Var, items: int) -> Var:
         return local(f"{old.name}_kept", [items, *tir.shape_of(old)], tir.dtype_of(old))
@@ -130,6 +138,7 @@ class WalkRegisters:
             *kept_items,
             *now,
             *loaded,
+            *self.exchange.buffers,
             *self.sums.buffers,
             *self.staged.buffers,
         ]

@@ -3,8 +3,9 @@
 For S threads per lane and K items per thread, the threads of a lane take S K steps at a time.
 Each thread makes the part of K steps that does not concern the states (step sizes, gates, the
 loads and stores of whole sequences), once for all. Then all of them walk the S K steps, each one
-over its own states: what a step needs comes from the thread that made it by a shuffle, and what
-it leaves are sums over the states (``owner_sums``). No shared memory, no barrier.
+over its own states: what a step needs comes from the thread that made it, by a shuffle or through
+shared memory (``exchange``), and what it leaves are sums over the states (``owner_sums``). No
+barrier of the block.
 
 Cost of a lane's step: its exponentials and multiply-adds once, shuffles S values, and 3 for its
 sums at S = 4.
@@ -34,8 +35,10 @@ from tvm_scan.schedules.common.ir import (
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.state_split import split_states
+from tvm_scan.schedules.gpu.thread.banks import WARP
+from tvm_scan.schedules.gpu.thread.barriers import wait
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
-from tvm_scan.schedules.gpu.thread.registers import cell_of
+from tvm_scan.schedules.gpu.thread.registers import cell_of, cells_of
 from tvm_scan.schedules.gpu.walk.elementary import in_few_instructions
 from tvm_scan.schedules.gpu.walk.exponentials import with_share
 from tvm_scan.schedules.gpu.walk.registers import WalkRegisters
@@ -148,7 +151,8 @@ class Walk(WalkRegisters):
         prologue = self.part(self.recurrence.prologue)
         loads = [*self.loads.begin(), *self.begin_lasting(), *self.progressions.begin()]
         before = [prologue, begin, *loads, ahead]
-        stmt = tir.seq([when(any_lane, tir.seq(before)), walk, end])
+        held = self.tiles.held.begin()
+        stmt = tir.seq([*held, when(any_lane, tir.seq(before)), walk, end])
         if self.tiles.is_empty or self.plan.stages > 1:
             return stmt
         # Loads on their way to shared memory pass through registers.
@@ -188,9 +192,27 @@ class Walk(WalkRegisters):
         loads: list[Any] = []
         if self.staged.loads_alone:
             loads = self._items(mine, self.staged.fill, self.staged.group)
-        first_item = start + self.owner * int_const(self.plan.items_per_thread, "int32")
-        taken = self.tiles.take(self.staged.by_block, tile, first_item)
-        return tir.seq([*loads, *taken, *self._items(mine, of_item)])
+        taken = self.tiles.take(self.staged.by_block, tile, start)
+        return tir.seq([*loads, *taken, *self._items(mine, of_item), *self._send()])
+
+    def _send(self) -> list[Any]:
+        """Leave what the states need of the thread's own steps, where that is in shared memory."""
+        if self.exchange.is_empty:
+            return []
+
+        def of_register(items_of_old: Var, cell: list[Any]) -> Any:
+            return lambda k: tirx.BufferLoad(items_of_old, [int_const(k, "int32"), *cell])
+
+        def of_load(staged: Any) -> Any:
+            slots = staged.vectors.slot
+            return lambda k: tirx.BufferLoad(staged.registers, [slots(int_const(k, "int32"))])
+
+        # What the sums leave says that all have what was sent before.
+        read = [] if self.sums.are_left else [wait(WARP)]
+
+        values = [of_register(items, cell) for old, items in self.sent for cell in cells_of(old)]
+        values += [of_load(staged) for staged, _ in self.current]
+        return [*read, *self.exchange.send(values)]
 
     def _steps(self, first: Any, tile: Any, within: Any, in_steps: bool) -> Any:
         """All steps of the group: those of one owner after the other.
@@ -205,11 +227,11 @@ class Walk(WalkRegisters):
 
             def of_item(item: Any, time: Any) -> Any:
                 k = int(item)
-                staged = self.tiles.fill(k, self.owner, tile, first_step + item)
+                staged = self.tiles.fill(k, tile, first_step + item)
                 loads = [*self.loads.fill(k, time), *staged]
                 return self._step(q, u * items + k, time, loads, in_steps)
 
-            return tir.seq(self._items(start, of_item))
+            return tir.seq([*self.exchange.receive(q), *self._items(start, of_item)])
 
         def of_owners(block: Any) -> Any:
             stmts: list[Any] = []
@@ -225,16 +247,17 @@ class Walk(WalkRegisters):
         """A step of owner ``q``, ``owned`` of the owners together, and its sums over states."""
         k = owned % self.plan.items_per_thread
         stmts: list[Any] = []
+        number = 0
         for old, items_of_old in self.sent:
-
-            def receive(new: Var, at: list[Any], items_of_old: Var = items_of_old) -> Any:
+            new = self.replica.register(old)
+            for at in cells_of(old):
                 value = tirx.BufferLoad(items_of_old, [int_const(k, "int32"), *at])
-                return tirx.BufferStore(new, self._of_owner(value, q), at)
-
-            stmts.append(self.for_cells(old, receive))
+                stmts.append(tirx.BufferStore(new, self._of_owner(value, q, k, number), at))
+                number += 1
         for staged, now in self.current:
             value = tirx.BufferLoad(staged.registers, [int_const(staged.vectors.slot(k), "int32")])
-            stmts.append(tirx.BufferStore(now, self._of_owner(value, q), [0]))
+            stmts.append(tirx.BufferStore(now, self._of_owner(value, q, k, number), [0]))
+            number += 1
         for cell in self.split.sums:
             stmts.append(self.set_sum(cell, tirx.const(0, tir.dtype_of(cell))))
         stmts += [self._loop(part, k, time, in_steps) for part in self.split.loops]
@@ -242,9 +265,11 @@ class Walk(WalkRegisters):
             stmts.append(self.sums.hold(number, owned, self.replica.instantiate(cell)))
         return tir.seq([*loads, step(tir.seq(stmts))])
 
-    def _of_owner(self, value: Any, q: Any) -> Any:
-        """The value that thread ``q`` of the lane has."""
+    def _of_owner(self, value: Any, q: Any, k: int, number: int) -> Any:
+        """The value that thread ``q`` of the lane has, the ``number``-th of its item ``k``."""
         width = self.plan.threads_per_lane
+        if not self.exchange.is_empty:
+            return self.exchange.value(number, k, tir.dtype_of(value))
         return value if width == 1 else shuffled("", value, q, width)
 
     def _loop(self, part: tirx.For, k: int, time: Any, in_steps: bool) -> Any:

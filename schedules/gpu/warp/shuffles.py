@@ -31,6 +31,11 @@ def takes_warp_tree(recurrence: Recurrence, bits: int) -> bool:
     )
 
 
+def word_of(dtype: str) -> str:
+    """Return the dtype in which a value is sent: a half is the float32 that it is."""
+    return dtype if dtype in _WORDS else "float32" if tir.is_half(dtype) else "int32"
+
+
 def shuffled(kind: str, value: Any, other: Any, width: int = WARP) -> Any:
     """``value`` of another of 32 threads of a warp; all of them must take part.
 
@@ -47,8 +52,7 @@ def shuffled(kind: str, value: Any, other: Any, width: int = WARP) -> Any:
         Threads of a group; groups do not see each other.
     """
     dtype = tir.dtype_of(value)
-    # A half is sent as the float32 that it is.
-    word = dtype if dtype in _WORDS else "float32" if tir.is_half(dtype) else "int32"
+    word = word_of(dtype)
     moved = tirx.call_intrin(
         word,
         f"tirx.tvm_warp_shuffle{kind}",
