@@ -237,12 +237,16 @@ class Chunk:
         row = t * self.strip
         self.add(self.known, t, range(t), self.lower, strip)
         with self.columns(strip) as (j, _, v):
-            amount = step.drive(v)
-            if step.rate is not None:
-                amount = step.rate * (amount - self.known[row + j])
-            self.update[0][row + j] = amount
-            if step.erase is not None:
-                self.update[1][row + j] = self.known[row + j]
+            self.write_update(t, step, (j, v), self.known[row + j])
+
+    def write_update(self, t: int, step: Step, column: tuple[Any, Any], known: Expr) -> None:
+        """Write what a step writes to a column, given what it has before it."""
+        at, amount = t * self.strip + column[0], step.drive(column[1])
+        if step.rate is not None:
+            amount = step.rate * (amount - known)
+        self.update[0][at] = amount
+        if step.erase is not None:
+            self.update[1][at] = known
 
     def add(self, sums: Cells, t: int, steps: range, factors: list[Cells], strip: Any) -> None:
         """Add to the sums of a step what it reads of what some steps write."""
