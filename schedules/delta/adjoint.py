@@ -18,7 +18,7 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 
 #: Vector operations for a vector of a state and one step: of any rule, and of each term of it.
-_SHARED, _OF_TERM = 5.0, 3.0
+_SHARED, _OF_TERM = 4.0, 3.0
 #: Instructions that add up the cells of a vector, of several at once.
 _ACROSS = 3.0
 #: Columns of a block: the states of the chunks of a stretch are in the second cache.

@@ -25,10 +25,15 @@ STEPS = 4
 #: Vector operations for a vector of the state and one step: for what a step reads before it, as
 #: much for its outputs, and for each term of the rule.
 _READ, _WRITTEN = 1.0, 1.0
-#: The same for a vector of a row and so many steps: products of pairs, gates, copies.
-PREPARED = 60.0
-#: Cycles of a chunk in which a sum waits for the one before: sums of pairs, substitution.
+#: The same for a vector of a row and so many steps: products of pairs, gates, copies, and the lines
+#: of queries and keys, which no prefetcher follows.
+PREPARED = 120.0
+#: Cycles of a chunk and strip of columns in which a sum waits for the one before.
 _WAITS = 250.0
+#: Share of the time in which a state moves between the caches that is not hidden. Tasks with 128
+#: columns, of 64 KiB, were faster than those of 32, which fit the first cache: 9.1 and 11.0 ms (512
+#: steps of 32 x 128 x 128 on two cores of a Zen 4).
+_MISSED = 0.15
 #: The same of a product of two cells of the maps and states of segments of time.
 _CARRIED = 1.2
 #: Torch's threads, which kernels run on, wake so many times as slowly as those of a pool that has
@@ -179,12 +184,13 @@ def _work(
     rows, vectors = -(-shape.keys // width), shape.keys * -(-columns // width)
     each = _READ * (1 + outputs) + _WRITTEN * shape.terms + 1 / at_once
     # Pairs of steps grow with their square, what waits for the step before with their number.
-    pairs, waits = (at_once / STEPS) ** 2, _WAITS * at_once / STEPS
+    strips = -(-columns // vectors_of(machine, shape.cell)[1])
+    pairs, waits = (at_once / STEPS) ** 2, _WAITS * strips * at_once / STEPS
     cycles = vectors * each * at_once / chip.vector_issue + waits
     cycles += rows * PREPARED * pairs * shape.terms / chip.vector_issue
     tile = shape.keys * columns * shape.cell
     if tile + 4 * at_once * shape.keys * shape.cell > chip.nearest:
-        cycles += 3 * tile / (chip.private_rate * chip.cycle)
+        cycles += _MISSED * 2 * tile / (chip.private_rate * chip.cycle)
     state = shape.states * shape.keys * shape.values * shape.cell
     tokens = shape.states * shape.length * 2 * (shape.keys + shape.values) * shape.cell
     return CpuWork(

@@ -478,13 +478,21 @@ def test_many_steps():
 
 @pytest.mark.parametrize(("length", "count"), [(1, 0), (64, 0), (65, 1), (130, 2)])
 def test_states_that_are_kept(length, count):
-    """One for every 64 steps, but for the one that the caller has."""
+    """One for every 64 steps, but for the one that the caller has; and what each step reads."""
     given, state = inputs_of("gated_delta_rule", length)
     tensors = DeltaTensors(
         **given, a=None, b=None, A_log=None, dt_bias=None, h0=state, offsets=None
     )
-    kept = delta_scan(*tensors, None, "w: exp", True)[2]
+    kept, known = delta_scan(*tensors, None, "w: exp", True)[2:]
     assert kept.shape == (2 * count, *state.shape[1:])
     for n in range(count):
         before = {name: t[:, : 64 * (n + 1)] for name, t in given.items()}
         torch.testing.assert_close(kept[n::count], call("gated_delta_rule", before, state)[1])
+    for t in {0, 5, length - 1} & set(range(length)):
+        before = {name: tensor[:, :t] for name, tensor in given.items()}
+        passed = (
+            given["g"][:, t].exp()[..., None, None] * call("gated_delta_rule", before, state)[1]
+        )
+        read = torch.einsum("bhk,bhkv->bhv", given["k"][:, t], passed)
+        torch.testing.assert_close(known[:, t], read)
+    assert not delta_scan(*tensors, None, "w: exp", False)[3].numel()

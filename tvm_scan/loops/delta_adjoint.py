@@ -1,10 +1,10 @@
 """The way back of delta rules: the gradients of everything that `delta_walk` reads.
 
-`delta_walk` has kept the states that every `CHECKPOINT`-th step but the first begins with. Last of
-these stretches first, one is passed forward once more, a few steps at once as there, which leaves
-the states that the chunks of steps begin with in the second cache; then chunk after chunk is passed
-back. With the names of `delta_chunk`, S the state before a chunk, G the adjoint of that after it,
-and a line for the gradient of what has one::
+`delta_walk` has kept the states that every `CHECKPOINT`-th step but the first begins with, and what
+each step has read of the one before it. Last of these stretches first, one is passed forward once
+more, a few steps at once as there, which leaves the states that the chunks of steps begin with in
+the second cache; then chunk after chunk is passed back. With the names of `delta_chunk`, S the
+state before a chunk, G the adjoint of that after it, and a line for the gradient of what has one::
 
     |u[s]     = D[s] . G + sum_{t>=s} N[t, s] |y[t] + sum_{t>s} M[t, s] |known[t]
     |S        = (all gates) G + sum_t r'[t] |y[t] + sum_t e'[t] |known[t]
@@ -13,8 +13,8 @@ and a line for the gradient of what has one::
 
 by substitution from the last step of the chunk to its first, where ``|known`` follows from ``|u``.
 The last three lines are sums over columns, of which a row has one for each step and vector; the
-gradients of r, e, p and the gates follow from them in `delta_rows`. A cell of the state takes 8
-operations a step, two of them forward once more, and ``2 / C`` for its gate.
+gradients of r, e, p and the gates follow from them in `delta_rows`. A cell of the state takes 7
+operations a step, one of them forward once more, and ``3 / C`` for its gate.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def delta_adjoint(
     strip: int = 32,
     **options: Any,
 ) -> tirx.PrimFunc:
-    """Build ``delta_adjoint(q, .., first, [offsets,] kept, g_y, g_last, g_q, .., g_first)``.
+    """Build ``delta_adjoint(q, .., first, [offsets,] kept, known, g_y, g_last, g_q, .., g_first)``.
 
     The first parameters are those of `delta_walk`, with the gradients of its results; then come
     the gradients of the arrays that it reads, in its order, those of their parameters for each
@@ -71,6 +71,7 @@ class _Adjoint:
         self.loop, self.walk, self.block, self.arrays = loop, walk, walk.block, walk.arrays
         self.keys, self.width = walk.keys, walk.block.width
         self.checkpoints = walk.checkpoints()
+        self.known = walk.array("known", walk.values)
         self.g_y, self.g_last = walk.array("g_y", walk.values), walk.states("g_last")
         self.g = {name: self.arrays.like(loop, name) for name in self.arrays.timed}
         self.reads = ReadsAdjoint(loop, walk, self.g)
@@ -82,8 +83,7 @@ class _Adjoint:
         walk.allocate_reads()
         self.chunk = Chunk(walk, strip)
         self.rows = RowsAdjoint(self.chunk, self.g)
-        self.history = walk.scratch("history", (_CHUNKS + 1) * self.keys)
-        self.knowns = walk.scratch("knowns", CHECKPOINT)
+        self.history = walk.scratch("history", _CHUNKS * self.keys)
         names = self.chunk.names
         # In one array, so that what a row reads of the vectors is no constant of the loop that
         # writes rows of the adjoint: LLVM would take all of it to the stack, where it aligns
@@ -120,9 +120,10 @@ class _Adjoint:
                 walk.copy(self.before(0), walk.checkpoint_at(self.checkpoints, c))
             with T.Else():
                 walk.copy(self.before(0), walk.first)
-        with over(chunks, "n") as n:
+        # The state after the last one is of no use.
+        with over(tirx.Select(left > 0, chunks, chunks - 1), "n") as n:
             self.forward(start + n * STEPS, STEPS, n)
-        with over(left, "n") as n:
+        with over(tirx.max(left - 1, 0), "n") as n:
             self.forward(start + (here - left) + n, 1, chunks + n)
         with over(left, "m") as m:
             n = left - 1 - m
@@ -135,21 +136,15 @@ class _Adjoint:
         """Return the state before a chunk of the stretch."""
         return self.walk.part(self.history, n * (self.keys * self.width))
 
-    def known_at(self, step: Any, column: Any) -> Any:
-        """Return where what is known before a step of the stretch stands."""
-        return step % CHECKPOINT * self.width + column
-
     def forward(self, first: Expr, count: int, n: Expr) -> None:
-        """Write what the steps of a chunk have before them, and the state after it."""
+        """Write the state after a chunk."""
         chunk, first = self.chunk, self.loop.value("first", first)
         before, terms = self.before(n), chunk.prepare(first, count)
         with chunk.over_strips() as strip:
-            chunk.read(count, [(chunk.known, chunk.source)], before, strip)
             for t, step in enumerate(terms):
-                chunk.substitute(t, step, strip)
-                with chunk.columns(strip) as (j, column, _):
-                    at = self.known_at(first + t, column)
-                    self.knowns[at] = chunk.known[t * chunk.strip + j]
+                token = self.walk.token(first + t)
+                with chunk.columns(strip) as (j, _, v):
+                    chunk.write_update(t, step, (j, v), self.known[token, self.walk.h, v])
             chunk.advance(count, before, self.before(n + 1), strip)
 
     def back(self, first: Expr, count: int, n: Expr) -> None:
@@ -186,7 +181,7 @@ class _Adjoint:
         token, drive, known = self.walk.token(first + t), self.sums[0], self.sums[-1]
         with chunk.columns(strip) as (j, column, v):
             at = t * width + column
-            before = self.knowns[self.known_at(first + t, column)]
+            before = self.known[token, self.walk.h, v]
             if step.rate is None:
                 self.g["v"][token, self.walk.h, v] = drive[row + j]
                 self.to_known[at] = known[row + j]

@@ -24,10 +24,12 @@ from typing import Any
 from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
-from tvm_scan.loops.delta import Matrix, Step
+from tvm_scan.loops.delta import Matrix, OfRow, Step
 from tvm_scan.loops.delta_walk import Walk
 from tvm_scan.loops.writer import Cells
 
+#: What a step reads of a term of one before it, after it or before it: its sum by both.
+Sums = dict[tuple[bool, int, int, int], Cells]
 #: Steps at once. With more, what they read of each other takes more than is saved.
 STEPS = 4
 
@@ -73,7 +75,8 @@ class Chunk:
         self.passed = self.cells("passed", self.keys if self.gate == "key" else STEPS)
         self.lower = [self.cells(f"lower_{name}", STEPS * STEPS) for name in self.names]
         self.reader = [self.cells(f"reader_{name}", STEPS * STEPS) for name in self.names]
-        count = 2 * STEPS * len(self.names)
+        #: Of steps that are prepared together: of the last one alone, or as stay in registers.
+        count = max(len(self.names) * (2 * STEPS - 1), self.block.sums)
         self.sums = [self.cells(f"sum_{n}", walk.rows.vector) for n in range(count)]
         self.known = self.strip_cells("known")
         self.update = [self.strip_cells(f"update_{name}") for name in self.names]
@@ -98,55 +101,81 @@ class Chunk:
         """Write what all columns share of `count` steps; return their terms."""
         self.strip = self.strips[count]
         terms = [self.walk.terms(first + t) for t in range(count)]
-        for t, step in enumerate(terms):
-            self._prepare(t, step, self.walk.reader(first + t)("q"))
+        queries = [self.walk.reader(first + t)("q") for t in range(count)]
+        if self.gate == "head":
+            for t, step in enumerate(terms):
+                assert step.gate is not None, "a head's gate"
+                self.passed[t] = step.gate(0) * self.passed[t - 1] if t else step.gate(0)
+        for steps in self._together(count):
+            self._prepare(steps, terms, queries)
         return terms
 
-    def _prepare(self, t: int, step: Step, query: Any) -> None:
-        """Write the vectors of a step, and its products with those of the steps before.
+    def _together(self, count: int) -> Iterator[range]:
+        """Yield steps whose sums are in registers together, or one that has more."""
+        start, sums = 0, 0
+        for t in range(count):
+            more = len(self.names) * (2 * t + 1)
+            if t > start and sums + more > self.block.sums:
+                yield range(start, t)
+                start, sums = t, 0
+            sums += more
+        yield range(start, count)
+
+    def _prepare(self, steps: range, terms: list[Step], queries: list[OfRow]) -> None:
+        """Write the vectors of some steps, and their products with those of the steps before.
+
+        A pass over the rows takes all of them: one for each has LLVM unroll them into each other,
+        and spill (a chunk of 128 rows: 300 stores to the stack of 1100 instructions).
+        """
+        keys = [
+            (is_read, t, n, s)
+            for t in steps
+            for is_read in (True, False)
+            for n in range(len(self.names))
+            for s in range(t + is_read)
+        ]
+        sums, rows = dict(zip(keys, self.sums, strict=False)), self.walk.rows
+        for part in sums.values():
+            with self.loop.over(rows.vector, "x", T.vectorized) as x:
+                part[x] = 0
+        with rows.vectors() as (x, i):
+            for t in steps:
+                self._row(t, terms[t], queries[t], sums, (x, i))
+        for (is_read, t, n, s), part in sums.items():
+            cells = self.reader[n] if is_read else self.lower[n]
+            cells[t * STEPS + s] = rows.halved(part)
+
+    def _row(self, t: int, step: Step, query: OfRow, sums: Sums, at: tuple[Any, Any]) -> None:
+        """Write the cells of a row of a step, and add its products to sums.
 
         Its gate has passed what is written before it; the query reads after it, and so does the
         source of a rate, whose step has the gate in it.
         """
-        erase, at = step.erase, t * self.keys
+        (x, i), erase = at, step.erase
         into = [step.into] if erase is None else [step.into, erase[1]]
         source = step.into if erase is None else erase[0]
-        pairs = [(n, s) for n in range(len(into)) for s in range(t + 1)]
-        lower = {pair: self.sums[number] for number, pair in enumerate(pairs)}
-        reader = {pair: self.sums[len(pairs) + number] for number, pair in enumerate(pairs)}
-        if self.gate == "head" and step.gate is not None:
-            self.passed[t] = step.gate(0) * self.passed[t - 1] if t else step.gate(0)
-        rows = self.walk.rows
-        for part in (*lower.values(), *reader.values()):
-            with self.loop.over(rows.vector, "x", T.vectorized) as x:
-                part[x] = 0
 
-        def add(part: Cells, x: Any, value: Expr) -> None:
+        def add(part: Cells, value: Expr) -> None:
             part[x] = part[x] + value
 
-        with rows.vectors() as (x, i):
-            for term, s in pairs:
-                written, cell = self.writes[term], s * self.keys + i
+        for n, written in enumerate(self.writes):
+            for s in range(t + 1):
+                cell = s * self.keys + i
                 if s == t:
-                    written[cell] = into[term](i)
+                    written[cell] = into[n](i)
                 else:
                     if erase is not None:
-                        add(lower[term, s], x, source(i) * written[cell])
+                        add(sums[False, t, n, s], source(i) * written[cell])
                     if step.gate is not None:
                         written[cell] = step.gate(i) * written[cell]
                     if erase is None:
-                        add(lower[term, s], x, source(i) * written[cell])
-                add(reader[term, s], x, query(i) * written[cell])
-            before, after = self._since_head(t, step, i)
-            self.source[at + i] = product(after if erase is None else before, source(i))
-            self.query[at + i] = product(after, query(i))
-            if self.gate == "key":
-                self.passed[i] = after
-        halved = rows.halved
-        for term, s in pairs:
-            if s < t:
-                self.lower[term][t * STEPS + s] = halved(lower[term, s])
-            self.reader[term][t * STEPS + s] = halved(reader[term, s])
+                        add(sums[False, t, n, s], source(i) * written[cell])
+                add(sums[True, t, n, s], query(i) * written[cell])
+        before, after = self._since_head(t, step, i)
+        self.source[t * self.keys + i] = product(after if erase is None else before, source(i))
+        self.query[t * self.keys + i] = product(after, query(i))
+        if self.gate == "key":
+            self.passed[i] = after
 
     def _since_head(self, t: int, step: Step, i: Any) -> tuple[Any, Any]:
         """Return the gates since the head of the chunk before a step and after it; None for 1."""
@@ -208,12 +237,16 @@ class Chunk:
         row = t * self.strip
         self.add(self.known, t, range(t), self.lower, strip)
         with self.columns(strip) as (j, _, v):
-            amount = step.drive(v)
-            if step.rate is not None:
-                amount = step.rate * (amount - self.known[row + j])
-            self.update[0][row + j] = amount
-            if step.erase is not None:
-                self.update[1][row + j] = self.known[row + j]
+            self.write_update(t, step, (j, v), self.known[row + j])
+
+    def write_update(self, t: int, step: Step, column: tuple[Any, Any], known: Expr) -> None:
+        """Write what a step writes to a column, given what it has before it."""
+        at, amount = t * self.strip + column[0], step.drive(column[1])
+        if step.rate is not None:
+            amount = step.rate * (amount - known)
+        self.update[0][at] = amount
+        if step.erase is not None:
+            self.update[1][at] = known
 
     def add(self, sums: Cells, t: int, steps: range, factors: list[Cells], strip: Any) -> None:
         """Add to the sums of a step what it reads of what some steps write."""

@@ -28,26 +28,28 @@ def delta_walk(
     strip: int = 32,
     **options: Any,
 ) -> tirx.PrimFunc:
-    """Build ``delta_walk(q, k, v, [w,] [beta | a, b,] .., first, [offsets,] [kept,] [last,] y)``.
+    """Build ``delta_walk(q, k, v, [w,] [beta | a, b], .., first, [offsets], .., [last], y)``.
 
     With `in_place` the states after time are left in `first`, and no task copies its own; with
-    `keep` those before every `CHECKPOINT`-th step but the first are left in `kept`. With `single`
-    there is one step, which reads `first` and writes `last`: its states are never copied. Without
-    `threads` the calling one does all; a task has at most so many `columns`, and sums of a `strip`
-    of them are in registers. The other options are those of `Walk`.
+    `keep` those before every `CHECKPOINT`-th step but the first are left in ``kept``, and what
+    each step reads of the one before it in ``known``, which is like ``y``; both stand before
+    ``last``. With `single` there is one step, which reads `first` and writes `last`: its states are
+    never copied. Without `threads` the calling one does all; a task has at most so many `columns`,
+    and sums of a `strip` of them are in registers. The other options are those of `Walk`.
     """
     assert not (single and packed), "sequences that are packed have lengths of their own"
     with Loop() as loop:
         walk = Walk(loop, batch, heads, length, packed, columns=columns, **options)
         block = walk.block
         checkpoints = walk.checkpoints() if keep else None
+        known = walk.array("known", walk.values) if keep else None
         last = None if in_place else walk.states("last")
         y = walk.array("y", walk.values)
         kind = T.parallel if threads else T.serial
         with loop.parallel(batch * walk.heads * block.count, "walk", kind) as r:
             walk.at(r // (walk.heads * block.count), r // block.count % walk.heads, r % block.count)
             walk.allocate_reads()
-            chunk = _Forward(walk, strip, y)
+            chunk = _Forward(walk, strip, y, known)
             if single:
                 zero = tirx.IntImm("int64", 0)
                 walk.fill(zero, zero + 1)
@@ -87,11 +89,13 @@ class _Forward(Chunk):
         As those of `Chunk`.
     y : Cells
         The outputs.
+    known : Cells, optional
+        What steps read of the states before them.
     """
 
-    def __init__(self, walk: Walk, strip: int, y: Cells) -> None:
+    def __init__(self, walk: Walk, strip: int, y: Cells, known: Cells | None) -> None:
         super().__init__(walk, strip)
-        self.y, self.total = y, self.strip_cells("total")
+        self.y, self.total, self.knowns = y, self.strip_cells("total"), known
 
     def write(self, first: Expr, count: int, before: Matrix, after: Matrix) -> None:
         """Write the outputs of `count` steps, and the state after them, which may be in place."""
@@ -109,3 +113,5 @@ class _Forward(Chunk):
         self.add(self.total, t, range(t + 1), self.reader, strip)
         with self.columns(strip) as (j, _, v):
             self.y[token, self.walk.h, v] = self.total[t * self.strip + j]
+            if self.knowns is not None:
+                self.knowns[token, self.walk.h, v] = self.known[t * self.strip + j]

@@ -153,7 +153,7 @@ def gated_delta_rule(
     Notes
     -----
     Halves are computed in float32. Where a derivative is wanted, a state for every 64 steps is
-    kept; those of second and higher order are made of torch's operators.
+    kept, and an array like `v`; those of second and higher order are made of torch's operators.
     """
     call = DeltaCall("gated_delta_rule", q, k, v, scale, use_qk_l2norm_in_kernel)
     call.rate(beta, use_beta_sigmoid_in_kernel, allow_neg_eigval)

@@ -131,7 +131,7 @@ class DeltaCall:
             y = self._in_place(tensors, reads, state)
             return converted(y, self.v.dtype), state
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-        y, last, _ = delta_scan(*tensors, self.scale, reads, keep)
+        y, last, *_ = delta_scan(*tensors, self.scale, reads, keep)
         last = last.mT.contiguous() if self.v_first else last
         return converted(y, self.v.dtype), (last if wants_state else None)
 
@@ -143,6 +143,6 @@ class DeltaCall:
         check(not recorded, self.owner, "no derivative of inplace_final_state", "one", fix)
         y = delta_step(tensors, self.scale, reads) if tensors.h0 is state else None
         if y is None:
-            y, last, _ = delta_scan(*tensors, self.scale, reads, False)
+            y, last, *_ = delta_scan(*tensors, self.scale, reads, False)
             state.copy_(last.mT if self.v_first else last)
         return y

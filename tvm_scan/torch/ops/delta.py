@@ -58,8 +58,10 @@ def _map(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
 @operator(mapped=_map)
 def delta_scan(
     tensors: DeltaTensors, scale: float | None, reads: str, keep: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, the states after time, and (with `keep`) those before chunks.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the output, the states after time, and with `keep` what the adjoint starts from.
+
+    That is the states before chunks, and what steps read of the states before them, like `v`.
 
     The scale is that of `DeltaTensors.scaled_by`.
     """
@@ -68,20 +70,22 @@ def delta_scan(
     y = aligned_empty(v.shape, v.dtype, v.device)
     last = aligned_empty(h0.shape, h0.dtype, h0.device)
     checkpoints = aligned_empty(_checkpoints_shape(tensors, keep), h0.dtype, h0.device)
+    known = aligned_empty(_known_shape(tensors, keep), v.dtype, v.device)
     if not y.numel() or not h0.numel():
-        return y.zero_(), last.copy_(h0), checkpoints.zero_()
+        return y.zero_(), last.copy_(h0), checkpoints.zero_(), known.zero_()
     if devices.device_of(v) is devices.CPU:
         # Between sequences, too, so that equal calls have equal results.
-        kept_states = (
-            () if not keep else (checkpoints if tensors.offsets is None else checkpoints.zero_(),)
-        )
-        _walk(tensors, scale, reads, *kept_states, last, y, keep=keep)
-        return y, last, checkpoints
-    checkpoints.zero_()  # no kernel there reads them
+        if keep and tensors.offsets is not None:
+            checkpoints.zero_()
+        for_adjoint = (checkpoints, known) if keep else ()
+        _walk(tensors, scale, reads, *for_adjoint, last, y, keep=keep)
+        return y, last, checkpoints, known
+    for unused in (checkpoints, known):  # no kernel there reads them
+        unused.zero_()
     tensors = delta_steps.Reading(tensors, scale, reads).plain
     if tensors.offsets is None:
         _plain(tensors, last, y)
-        return y, last, checkpoints
+        return y, last, checkpoints, known
     for part, states, tokens in delta_steps.sequences(tensors):
         out = aligned_empty(part.v.shape, v.dtype, v.device)
         state = aligned_empty(part.h0.shape, h0.dtype, h0.device)
@@ -89,7 +93,7 @@ def delta_scan(
             _plain(part, state, out)
         last[states] = state if out.numel() else part.h0
         y[:, tokens] = out
-    return y, last, checkpoints
+    return y, last, checkpoints, known
 
 
 def _checkpoints_shape(tensors: DeltaTensors, keep: bool) -> tuple[int, ...]:
@@ -100,15 +104,21 @@ def _checkpoints_shape(tensors: DeltaTensors, keep: bool) -> tuple[int, ...]:
     return (count if keep else 0, *tensors.h0.shape[1:])
 
 
+def _known_shape(tensors: DeltaTensors, keep: bool) -> tuple[int, ...]:
+    rows, *others = tensors.v.shape
+    return (rows if keep else 0, *others)
+
+
 @delta_scan.fake
 def _(
     tensors: DeltaTensors, scale: float | None, reads: str, keep: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    h0 = tensors.h0
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    v, h0 = tensors.v, tensors.h0
     return (
-        tensors.v.new_empty(tensors.v.shape),
+        v.new_empty(v.shape),
         h0.new_empty(h0.shape),
         h0.new_empty(_checkpoints_shape(tensors, keep)),
+        v.new_empty(_known_shape(tensors, keep)),
     )
 
 
@@ -190,17 +200,18 @@ def _plain(tensors: DeltaTensors, last: Tensor, y: Tensor) -> None:
 
 
 def _backward(
-    ctx: Any, g_y: Tensor | None, g_last: Tensor | None, _: Tensor | None
+    ctx: Any, g_y: Tensor | None, g_last: Tensor | None, *_: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    *saved, checkpoints = ctx.saved_tensors
+    *saved, checkpoints, known = ctx.saved_tensors
     tensors, options = DeltaTensors(*saved), (ctx.scale, ctx.reads)
     g_y = torch.zeros_like(tensors.v) if g_y is None else g_y
     g_last = torch.zeros_like(tensors.h0) if g_last is None else g_last
     # Not kept, but differentiated after all: scan forward once more.
-    if checkpoints.shape != _checkpoints_shape(tensors, True):
+    if known.shape != tensors.v.shape:
         detached = (t if t is None else t.detach() for t in tensors)
-        checkpoints = delta_scan(*detached, *options, True)[2]
-    grads = delta_scan_backward(g_y, g_last, checkpoints.detach(), *tensors, *options)
+        checkpoints, known = delta_scan(*detached, *options, True)[2:]
+    states = (checkpoints.detach(), known.detach())
+    grads = delta_scan_backward(g_y, g_last, *states, *tensors, *options)
     named = dict(zip((*TIMED, *LEARNED, "h0"), grads, strict=True))
     for name in tensors.learned:
         named[name] = named[name].sum(0)
@@ -209,7 +220,9 @@ def _backward(
 
 
 # Zeros would be a gradient of the states that are kept, as large as they are.
-delta_scan.gradient(_backward, " ".join((*DeltaTensors._fields, "results[2]")), zeros=False)
+delta_scan.gradient(
+    _backward, " ".join((*DeltaTensors._fields, "results[2] results[3]")), zeros=False
+)
 
 #: Of q, k, v, g, beta, a, b, A_log, dt_bias and h0.
 _Gradients = tuple[
@@ -229,6 +242,7 @@ def delta_scan_backward(
     g_y: Tensor,
     g_last: Tensor,
     checkpoints: Tensor,
+    known: Tensor,
     tensors: DeltaTensors,
     scale: float | None,
     reads: str,
@@ -257,7 +271,8 @@ def delta_scan_backward(
         decided_by="delta.adjoint",
     )
     operands = _operands(tensors, *_numbers(tensors, scale, reads))
-    run_kernel(spec, _sizes(tensors), *operands, checkpoints, g_y, g_last, *grads.values(), g_h0)
+    operands += [checkpoints, known, g_y, g_last]
+    run_kernel(spec, _sizes(tensors), *operands, *grads.values(), g_h0)
     if packed:
         grads |= {n: grads[n].sum(0, keepdim=True) for n in tensors.learned}
     return _results(tensors, grads, g_h0)
@@ -273,6 +288,7 @@ def _(
     g_y: Tensor,
     g_last: Tensor,
     checkpoints: Tensor,
+    known: Tensor,
     tensors: DeltaTensors,
     scale: float | None,
     reads: str,
@@ -300,7 +316,7 @@ def _second(ctx: Any, *weights: Tensor) -> tuple[Tensor | None, ...]:
         grads[name] = grads[name].sum(0)
     grads["h0"] = gradients["h0"]
     # The states that are kept are what the tensors make them: their derivatives are in those.
-    return gradients["g_y"], gradients["g_last"], None, *(grads.get(n) for n in names)
+    return gradients["g_y"], gradients["g_last"], None, None, *(grads.get(n) for n in names)
 
 
 delta_scan_backward.gradient(_second, " ".join(("g_y g_last", *DeltaTensors._fields)))
