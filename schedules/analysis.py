@@ -15,7 +15,7 @@ from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule, TimeLoop
 from tvm_scan.extraction import extract_nest, independent, most_telling, root_nests
 from tvm_scan.recurrence import Recurrence, Refusal
-from tvm_scan.schedules.delta.rule import as_delta
+from tvm_scan.schedules.delta.rule import as_delta, with_two_loops
 from tvm_scan.schedules.splice import ensure_blocks
 
 #: What a loop nest is.
@@ -80,7 +80,15 @@ def analyse(func: tirx.PrimFunc) -> Analysis:
         A TensorIR function, with blocks or without.
     """
     blocked = ensure_blocks(func)
-    return Analysis(blocked, tuple(root_nests(blocked)))
+    analysis = Analysis(blocked, tuple(root_nests(blocked)))
+    for nest, finding in zip(analysis.nests, analysis.findings, strict=True):
+        loops = with_two_loops(blocked, nest, finding) if isinstance(finding, Refusal) else None
+        if loops is None:
+            continue
+        again = analyse(loops)
+        if not any(isinstance(other, Refusal) for other in again.findings):
+            return again
+    return analysis
 
 
 def finding_at(func: tirx.PrimFunc, nest: Any) -> Finding:
@@ -109,7 +117,9 @@ def first_loop(func: tirx.PrimFunc) -> Finding:
         delta = as_delta(func, nest, refusal)
         if isinstance(delta, DeltaRule):
             return delta
-    return most_telling([refusal for _, refusal in refused])
+    # One nest may be a delta rule and a scan after it.
+    deltas = analyse(func).deltas
+    return deltas[0] if deltas else most_telling([refusal for _, refusal in refused])
 
 
 def _reads_what_it_writes(nest: Any) -> bool:

@@ -37,7 +37,6 @@ from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.choose.shape_key import shape_key
 from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.machine.device import device_of
-from tvm_scan.schedules.splice import ensure_blocks
 
 _LOG = logging.getLogger("tvm_scan")
 #: Candidates that are built together: a builder starts its processes anew for every batch.
@@ -82,7 +81,7 @@ class FunctionSearch:
         facts: Mapping[str, Any],
     ) -> None:
         # As TVM's own tune_tir and compile_tir normalise it, so that they find the record.
-        blocked = ensure_blocks(func)
+        blocked = analyse(func).func
         if not (blocked.attrs and "global_symbol" in blocked.attrs):
             blocked = blocked.with_attr("global_symbol", "main")
         self.mod = IRModule({"main": blocked.with_attr("tirx.noalias", True)})

@@ -24,7 +24,7 @@ from tvm_scan.schedules.analysis import analyse, finding_at
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.choose.unfit import why_unfit
 from tvm_scan.schedules.plan import ScanPlan
-from tvm_scan.schedules.splice import blocks_in, ensure_blocks, nest_of
+from tvm_scan.schedules.splice import blocks_in, nest_of
 
 #: TVM writes this many seconds for a candidate that did not run; in less than a few cycles nothing
 #: runs.
@@ -175,7 +175,7 @@ def canonical(func: tirx.PrimFunc) -> tuple[int, tirx.PrimFunc]:
     func : PrimFunc
         To be compared with ``tvm_ffi.structural_equal``.
     """
-    bare = ensure_blocks(func)
+    bare = analyse(func).func
     for key in list((func.attrs or {}).keys()):
         if str(key) != DECLARED:
             bare = bare.without_attr(key)

@@ -15,13 +15,13 @@ from tvm_scan.arguments import as_func
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules import expand_scans
-from tvm_scan.schedules.analysis import finding_at
+from tvm_scan.schedules.analysis import analyse, finding_at
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.choose.arguments import target_for
 from tvm_scan.schedules.choose.unfit import why_unfit
 from tvm_scan.schedules.leftover import schedule_leftovers
 from tvm_scan.schedules.machine.device import device_of
-from tvm_scan.schedules.splice import ensure_blocks, nest_of
+from tvm_scan.schedules.splice import nest_of
 
 _LOG = logging.getLogger("tvm_scan")
 
@@ -110,7 +110,7 @@ def replay_record(record: Any, mod: IRModule, func: PrimFunc, target: Target) ->
 
 def _workloads(func: PrimFunc) -> list[IRModule]:
     """The function as it stands, and as TVM's ``tune_tir`` writes it into a database."""
-    blocked = ensure_blocks(func)
+    blocked = analyse(func).func
     named = blocked
     if not (func.attrs and "global_symbol" in func.attrs):
         named = blocked.with_attr("global_symbol", "main")

@@ -290,4 +290,6 @@ def _check_outside(stmt: Any, dims: tir.VarMap, states: int, all_of_it: bool) ->
                 raise NoSplit("a loop over the states with more than stores in it")
             if all_of_it and not tir.contains_var(list(store.indices), [part.loop_var]):
                 raise NoSplit("a final write that is not one for each state")
+            if not touched:
+                raise NoSplit("a final write of what another loop took from the states")
             _check_cells(store, part.loop_var, dims)

@@ -5,12 +5,12 @@ columns, and the triangles. A thread makes entries of the triangles from whole v
 system is solved by one thread; products are one cell of the result at a time, the columns of a warp
 side by side, so that reads of the state meet no bank conflicts.
 
-Barriers: six a chunk, and a few for each of its steps. Read ``chunk`` first; ``gpu_plan`` decides.
+Barriers: five a chunk, and one for each vector of a step that reads the state; TVM is not to see
+between them, and would put two around each cell. Read ``chunk`` first; ``gpu_plan`` decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -24,7 +24,7 @@ from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.common.ir import int_const, local, loop, when
 from tvm_scan.schedules.delta.chunk import Chunk, Product, scale
 from tvm_scan.schedules.delta.gpu_block import COLUMNS, BlockOfColumns
-from tvm_scan.schedules.gpu.thread.barriers import all_wait
+from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden
 
 
 def shared_bytes(rule: DeltaRule, chunk: int) -> int:
@@ -81,7 +81,7 @@ class DeltaBlock(BlockOfColumns, Chunk):
             for n, _ in enumerate(rule.reads)
         ]
         self.sum, self.factor = local("total", [1], self.dtype), local("factor", [1], self.dtype)
-        self.gone = local("gone", [-(-self.rows // self.threads)], self.dtype)
+        self.gone = local("gone", [1], self.dtype)
         self.buffers += [self.state, self.gates, *self.into, *self.source, self.passed]
         self.buffers += [*self.weights, *chain(*self.lower, *self.readers)]
         self.buffers += [*self.update, *self.rate, *self.known]
@@ -142,13 +142,13 @@ class DeltaBlock(BlockOfColumns, Chunk):
             return when(self.exists(v), self.memory.last(i, v, self._load(self.state, number)))
 
         cells = self.rows * COLUMNS
-        return tir.seq(
-            [
-                self.share(cells, begin),
-                self.each_chunk(self._chunk),
-                self.share(cells, end) if self.is_stored else None,
-            ]
-        )
+        # A thread begins and ends with its own cells of the state.
+        stmts = [
+            self.share(cells, begin),
+            self.each_chunk(self._chunk),
+            self.share(cells, end) if self.is_stored else None,
+        ]
+        return hidden(tir.seq(stmts))
 
     def _chunk(self, head: Any) -> Any:
         c, k, w = self.steps, self.rows, COLUMNS
@@ -163,8 +163,7 @@ class DeltaBlock(BlockOfColumns, Chunk):
                 all_wait(),
                 self.share(c * w, self._project),
                 all_wait(),
-                loop("t", c, self._solve, dtype=self.index),
-                all_wait(),
+                loop("t", c, self._solve, dtype=self.index),  # which ends with a barrier
                 self.share(c * w, lambda n, slot: self._emit(n, slot, head)),
                 self.share(self.padded, self._advance),
                 all_wait(),
@@ -228,37 +227,27 @@ class DeltaBlock(BlockOfColumns, Chunk):
         """Gates since the head of the chunk into the vectors, and those until its end."""
         k, c = self.rows, self.steps
 
-        def forward(at: Any, slot: Any) -> Any:
-            return self.pass_on(at, self.gone, slot)
+        def forward(at: Any) -> Any:
+            return self.pass_on(at, self.gone, 0)
 
-        def backward(at: Any, slot: Any) -> Any:
-            vectors = [scale(into, at, self.gone, slot) for into in self.into]
-            return tir.seq([*vectors, self.pass_gate(at, self.gone, slot)])
+        def backward(at: Any) -> Any:
+            vectors = [scale(into, at, self.gone, 0) for into in self.into]
+            return tir.seq([*vectors, self.pass_gate(at, self.gone, 0)])
 
-        def begin(_: Any, slot: Any) -> Any:
-            return tirx.BufferStore(self.gone, one(self.dtype), [slot])
-
-        def keep(i: Any, slot: Any) -> Any:
-            return tirx.BufferStore(self.passed, self._load(self.gone, slot), [i])
-
-        # A barrier may not stand under a condition: the loops over steps go outside.
-        def over_steps(step: Callable[[Any, Any], Any], at: Callable[[Any], Any]) -> Any:
-            return loop(
-                "t",
-                c,
-                lambda t: self.share(k, lambda i, slot: step(at(t) * k + i, slot)),
-                dtype=self.index,
+        def of_row(i: Any, _: Any) -> Any:
+            restart = tirx.BufferStore(self.gone, one(self.dtype), [0])
+            whole = tirx.BufferStore(self.passed, self._load(self.gone, 0), [i])
+            return tir.seq(
+                [
+                    restart,
+                    loop("t", c, lambda t: forward(t * k + i), dtype=self.index),
+                    whole,
+                    restart,
+                    loop("t", c, lambda t: backward((c - 1 - t) * k + i), dtype=self.index),
+                ]
             )
 
-        return tir.seq(
-            [
-                self.share(k, begin),
-                over_steps(forward, lambda t: t),
-                self.share(k, keep),
-                self.share(k, begin),
-                over_steps(backward, lambda t: (c - 1) - t),
-            ]
-        )
+        return self.share(k, of_row)
 
     def _project(self, number: Any, slot: Any) -> Any:
         """Compute what the steps read of the state at the head of the chunk."""
@@ -277,9 +266,9 @@ class DeltaBlock(BlockOfColumns, Chunk):
             system = self.system(number)
             value = self._load(self.rate[number], at) * self._load(self.sum, 0)
             value = self._load(self.drive[number], at) + value
-            # TVM puts no barrier under a condition: every warp sums, one of them stores.
+            # Every warp sums what earlier steps wrote, one of them stores what later ones read.
             one_warp = when(self.thread < COLUMNS, tirx.BufferStore(system.result, value, [at]))
-            return [self._cell(system, t, v, at), all_wait(), one_warp, all_wait()]
+            return [self._cell(system, t, v, at), one_warp, all_wait()]
 
         return tir.seq(stmt for number, _ in enumerate(self.reading) for stmt in row(number))
 

@@ -91,8 +91,8 @@ def blocks_work(
     if way.tensor:
         return _tensor_work(rule, blocks, chunks, way, moved)
     issued = blocks * chunks * (adds * _TERM + 4.0 * (vectors + amounts)) / 32
-    # Two for the system of a step, and one around every phase.
-    barriers = chunks * (8.0 + 2.0 * reading * steps)
+    # One behind the system of a step, and behind every other phase.
+    barriers = chunks * (5.0 + reading * steps)
     each = adds * _TERM / threads
     chain = chunks * (MEMORY + each) + barriers * (BARRIER + _SHARED)
     return Work(

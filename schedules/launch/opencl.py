@@ -13,6 +13,9 @@ from tvm_scan.schedules.launch.program import Kernel
 
 #: As TVM writes the barrier of a block.
 BARRIER = "barrier(CLK_LOCAL_MEM_FENCE)"
+#: PoCL (3.1, by LLVM 15) takes a condition on the thread out of a loop, then puts a barrier of its
+#: own into the loop, which only some threads of the block reach now, and runs it for all of them.
+_OPTIONS = {"Portable Computing Language": ["-cl-opt-disable"]}
 
 
 class OpenCl:
@@ -34,6 +37,7 @@ class OpenCl:
         device = next((d for d in devices if d.type & pyopencl.device_type.GPU), devices[0])
         self.name = f"{device.platform.version}, {device.name}"
         self.extensions = device.extensions.split()
+        self._options = _OPTIONS.get(device.platform.name, [])
         self._context = pyopencl.Context([device])
         self._queue = pyopencl.CommandQueue(self._context)
 
@@ -68,7 +72,7 @@ class OpenCl:
         program = self._cl.Program(self._context, kernel.source)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what the compiler says of unused variables
-            built = program.build(cache_dir=False)  # type: ignore[arg-type]  # as its manual says
+            built = program.build(self._options, cache_dir=False)  # type: ignore[arg-type]  # as its manual says
             return self._cl.Kernel(built, kernel.name)
 
 

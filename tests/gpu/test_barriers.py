@@ -15,11 +15,13 @@ different memory, and what is staged has barriers between them.
 import re
 
 import pytest
+from tvm import tirx
 
 from tests.golden.test_resources import barriers
 from tests.support.cuda_harness import CUDA_TARGET, emit_cuda
 from tests.support.cusim import nvcc
-from tvm_scan import ScanPlan, extract, library, parallelize
+from tvm_scan import ScanPlan, extract, library, loops, parallelize
+from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.machine.machine import Machine
 
 
@@ -116,6 +118,19 @@ def test_those_of_staged_walks_are_counted_by_the_model(stages, of_tile):
     exchanged = 32 * 2 * (2 * (1 / 2 + 1 / 2) + 2) if stages == 2 else 0
     cost = plan.cost(extract(func), Machine.of(CUDA_TARGET))
     assert cost.shared == 2 * 10 * (streams + tables + 32 * 32 * 2 * 4 / 32 + exchanged)
+
+
+@pytest.mark.parametrize("size", [16, 128])
+@pytest.mark.parametrize(("rule", "gate", "reading"), [("delta", "key", 1), ("general", "head", 1)])
+def test_those_of_a_delta_rule_are_counted_by_the_model(rule, gate, reading, size):
+    """By multiply-adds: none of TVM's around the cells of the state, however many there are."""
+    extents = (tirx.IntImm("int64", n) for n in (1, 2, 72))
+    options = {"keys": size, "values": size, "dtype": "float32", "group": 1}
+    func = loops.delta_rule(*extents, rule=rule, gate=gate, **options)
+    plan = ScanPlan.parse("cuda/delta_blocks(steps=8, threads_per_block=64)")
+    assert barriers(emit_cuda(parallelize(func, CUDA_TARGET, plan)))[-1] == 5 + reading
+    cost = plan.cost(analyse(func).deltas[0], Machine.of(CUDA_TARGET))
+    assert cost.waits == 72 / 8 * (5 + reading * 8)
 
 
 TILES = ScanPlan.of("cuda", "serial_tiles", 64, 8, "warp", vector_loads=True)

@@ -101,7 +101,32 @@ def history_of_states(X: T.Buffer((4, 30, 8), "float32"), H: T.Buffer((4, 30, 8)
                 H[b, t, n] = h[n]
 
 
+@T.prim_func(s_tir=True)
+def copied_states(
+    X: T.Buffer((4, 30, 8), "float32"),
+    S: T.Buffer((4, 8), "float32"),
+    Y: T.Buffer((4, 30), "float32"),
+    S1: T.Buffer((4, 8), "float32"),
+):
+    # States that only the nest has, with a copy of them before time and after it.
+    for b in range(4):
+        h = T.sblock_alloc_buffer((8,), "float32")
+        y = T.sblock_alloc_buffer((1,), "float32")
+        for n in range(8):
+            h[n] = S[b, n]
+        for t in range(30):
+            y[0] = T.float32(0)
+            for n in range(8):
+                h[n] = h[n] * T.float32(0.5) + X[b, t, n]
+            for n in range(8):
+                y[0] = y[0] + h[n]
+            Y[b, t] = y[0]
+        for n in range(8):
+            S1[b, n] = h[n]
+
+
 REFUSED = {
+    "copied after time": (copied_states, "a final write of what another loop took"),
     "no states": (library.linear_recurrence(4, 1000), "one axis of states"),
     "not a sum": (product_of_states, "neither a state nor a sum"),
     "history": (history_of_states, "neither a state nor a sum|one axis of states"),
@@ -117,6 +142,17 @@ def test_steps_that_are_not_split(name):
     assert re.search(reason, str(split))
     with pytest.raises(PlanError, match="states are independent but for sums"):
         PLAN.check(CUDA_TARGET, found)
+
+
+def test_copied_states_are_each_written_by_the_thread_that_has_them():
+    rng = np.random.default_rng(0)
+    x, state = (rng.integers(-4, 5, shape).astype("float32") for shape in ((4, 30, 8), (4, 8)))
+    outputs = [np.full((4, 30), 77, "float32"), np.full((4, 8), 77, "float32")]
+    *_, y, last = run_cuda(parallelize(copied_states, CUDA_TARGET), [x, state, *outputs])
+    for t in range(30):
+        state = np.float32(0.5) * state + x[:, t]
+        np.testing.assert_allclose(y[:, t], state.sum(-1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(last, state, rtol=1e-6)
 
 
 WRONG = {

@@ -28,6 +28,8 @@ EIGHT = "cuda/delta_blocks(steps=8, threads_per_block=64, products=tf32x3)"
 SIXTEEN = "cuda/delta_blocks(products=tf32x3)"
 WIDE = "cuda/delta_blocks(steps=8, threads_per_block=256, products=tf32x3)"
 FMA = "cuda/delta_blocks(steps=16)"
+#: By multiply-adds alone, of chunks that are shorter than the forms.
+ADDS = "cuda/delta_blocks(steps=4, threads_per_block=64)"
 CUT = "cuda/delta_blocks(steps=8, threads_per_block=64, chunks=3, products=tf32x3)"
 
 
@@ -83,14 +85,22 @@ def test_no_step_sees_what_comes_later(name, plan):
     check_causal(name, "Ks", np.inf, by(plan))
 
 
-@pytest.mark.parametrize(("name", "plan"), [("gated", EIGHT), ("by_vectors", SIXTEEN)])
+@pytest.mark.parametrize(
+    ("name", "plan", "most"),
+    [
+        ("gated", EIGHT, 5),
+        ("by_vectors", SIXTEEN, 14),
+        ("gated", ADDS, 6),
+        ("two_vectors", ADDS, 6),
+    ],
+)
 @pytest.mark.skipif(not cusim.is_simulated(), reason="the race detector is the simulated device's")
-def test_every_barrier_is_needed(name, plan):
+def test_every_barrier_is_needed(name, plan, most):
     """Without one of them there is a race, of the reads for fragments, too."""
     scheduled, given = parallelize(FORMS[name], CUDA_TARGET, plan), arguments(FORMS[name])
     barrier = "__syncthreads();"
     count = emit_cuda(scheduled).count(barrier)
-    assert count == {"gated": 5, "by_vectors": 14}[name]
+    assert count == most
     for number in range(count):
 
         def without_one(source, number=number):

@@ -41,6 +41,7 @@ FOLDER = Folder(
         "test_families.py::test_cuda_plans_equal_the_loop",
         "test_families.py::test_nan_as_in_the_loop_on_cuda",
         "test_integer_families.py::test_cuda",
+        "test_oja.py::test_against_float64[cuda*",
         "test_random_plans.py::test_cuda",
         "test_scalar_buffers.py::test_cuda",
         "test_serving_loops.py::test_cuda",

@@ -301,6 +301,35 @@ def trapezoid(
             Y[h, t, v] += Q[h, t, i] * S[h, i, v]
 
 
+@T.prim_func(s_tir=True)
+def momentum(
+    Q: T.Buffer(KEYS, "float32"),
+    Ks: T.Buffer(KEYS, "float32"),
+    Vs: T.Buffer(VALUES, "float32"),
+    B: T.Buffer(HEAD, "float32"),
+    G: T.Buffer(HEAD, "float32"),
+    N: T.Buffer(HEAD, "float32"),
+    M: T.Buffer((H, K, V), "float32"),
+    S: T.Buffer((H, K, V), "float32"),
+    Y: T.Buffer(VALUES, "float32"),
+):
+    # Titans: a memory, and the momentum of its updates.
+    known = T.alloc_buffer((V,), "float32")
+    for h, t in T.grid(H, L):
+        for v in range(V):
+            known[v] = T.float32(0)
+        for i, v in T.grid(K, V):
+            known[v] += M[h, i, v] * Ks[h, t, i]
+        for i, v in T.grid(K, V):
+            S[h, i, v] = N[h, t] * S[h, i, v] - B[h, t] * Ks[h, t, i] * (known[v] - Vs[h, t, v])
+        for i, v in T.grid(K, V):
+            M[h, i, v] = (T.float32(1) - G[h, t]) * M[h, i, v] + S[h, i, v]
+        for v in range(V):
+            Y[h, t, v] = T.float32(0)
+        for i, v in T.grid(K, V):
+            Y[h, t, v] += Q[h, t, i] * M[h, i, v]
+
+
 FORMS = {
     f.attrs["global_symbol"]: f
     for f in (

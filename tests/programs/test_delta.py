@@ -17,6 +17,7 @@ from tests.programs.delta_programs import (
     L,
     V,
     linear_attention,
+    momentum,
     near_miss,
 )
 from tests.programs.suite.mutation import mutants
@@ -202,6 +203,12 @@ def test_no_step_sees_what_comes_later(name, spoiled, value):
 def test_as_a_recurrence_it_is_refused():
     refusal = extract(FORMS["gated"])
     assert refusal.kind.value == "coupled-carries"
+
+
+def test_a_memory_with_a_momentum_is_refused_and_says_why():
+    """The theorem holds for it (tests/laws/test_delta_theorem.py); kernels have gates alone."""
+    with pytest.raises(RefusalError, match=r"M and S both carried(.|\n)*two by two in the place"):
+        parallelize(momentum, CPU)
 
 
 def test_several_queries_read_one_state():

@@ -36,6 +36,13 @@ from tvm_scan.extraction.step_loops import (
     loop_of,
 )
 
+#: Titans: the theorem carries over, but not with a diagonal, whatever the basis: one in which a
+#: momentum and its memory are apart has quotients of their gates, which grow with every step.
+COUPLED_MATRICES = (
+    "for two matrices that feed each other, as a memory and its momentum, each row has a matrix of "
+    "two by two in the place of a gate, which no kernel multiplies; keep one matrix, or this loop"
+)
+
 
 def map_known(node: Any, fn: Callable[[TensorLoad], Any]) -> Any:
     """Map loads as ``tir.map_loads`` does, with an ``fn`` that may raise ``NotUnderstood``."""
@@ -239,7 +246,11 @@ class ArrayStep:
     def _begin(self, buffer: Var, indices: list[Any], around: list[Loop], origin: Any) -> Known:
         """The state: read before anything was stored to it."""
         if self.carried is not None:
-            raise NotUnderstood(f"{self.carried.name} and {buffer.name} both carried", origin)
+            of = self.known[self.carried].indices
+            is_matrix = self.sums and len(of) == len(indices)
+            fix = COUPLED_MATRICES if is_matrix and buffer not in self._fresh else ""
+            detail = f"{self.carried.name} and {buffer.name} both carried"
+            raise NotUnderstood(detail, origin, fix)
         if buffer in self._fresh:
             raise NotUnderstood(f"a read of {buffer.name} before it is set", origin)
         loops = [l for i in indices if (l := loop_of(i, around)) is not None]

@@ -17,11 +17,12 @@ from two sides; so is the weight of a sum, whose columns' factor multiplies the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from tvm import tirx
+from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule, Read, Written
@@ -30,18 +31,22 @@ from tvm_scan.extraction.array_step import ArrayStep
 from tvm_scan.extraction.assemble import buffers_outside
 from tvm_scan.extraction.delta_proof import StepProof
 from tvm_scan.extraction.delta_stores import around_time, step_stores
+from tvm_scan.extraction.distribute import distributed
 from tvm_scan.extraction.flatten import flatten
-from tvm_scan.extraction.matrix_state import matrix_state
+from tvm_scan.extraction.matrix_state import matrix_state, sums_over_state
 from tvm_scan.extraction.nest import Nest, find_nest
 from tvm_scan.extraction.one_step import as_one_step
 from tvm_scan.extraction.partial_sums import with_whole_sums
 from tvm_scan.extraction.preconditions import check_preconditions
+from tvm_scan.extraction.selected import with_selected_values
 from tvm_scan.extraction.split_loops import with_whole_lanes, with_whole_loops
 from tvm_scan.extraction.statements import stores_in
 from tvm_scan.extraction.step_loops import NotUnderstood
 from tvm_scan.extraction.unroll import unrolled_body
 from tvm_scan.extraction.wide_state import widened
 from tvm_scan.recurrence import Axis, Refusal, RefusalKind
+
+T = TypeVar("T")
 
 
 def extract_delta(func: tirx.PrimFunc, stmt: Any) -> DeltaRule | Refusal:
@@ -54,22 +59,52 @@ def extract_delta(func: tirx.PrimFunc, stmt: Any) -> DeltaRule | Refusal:
     stmt : Stmt
         One of ``root_nests(func)``.
     """
+    external = buffers_outside(func, stmt)
+    return _first_form(func, stmt, external, lambda nest: _rule(func, stmt, nest, external))
+
+
+def distribute(func: tirx.PrimFunc, stmt: Any) -> tuple[list[Any], list[Var]] | Refusal:
+    """Write a nest whose update and outputs sum over different axes of the state as two.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        The function that the nest belongs to.
+    stmt : Stmt
+        One of ``root_nests(func)``.
+
+    Returns
+    -------
+    tuple of (list of Stmt, list of Var) or Refusal
+        The nests, and what they allocate.
+    """
+    external = buffers_outside(func, stmt)
+    return _first_form(func, stmt, external, lambda nest: distributed(nest, external))
+
+
+def _first_form(
+    func: tirx.PrimFunc, stmt: Any, external: tir.VarMap, make: Callable[[Nest], T]
+) -> T | Refusal:
+    """``make`` of the first form of a nest that it understands."""
     tree = flatten(func, stmt)
     if isinstance(tree, Refusal):
         return tree
-    external = buffers_outside(func, stmt)
     body = with_whole_loops(tree.body, tree.reduced)
-    rule = _over_time(func, stmt, body, tree.reduced, external)
-    if isinstance(rule, Refusal):
+    result = _over_time(func, body, tree.reduced, external, make)
+    if isinstance(result, Refusal):
         body = as_one_step(body, external)
-        again = _over_time(func, stmt, body, tir.VarMap(), external)
-        return rule if isinstance(again, Refusal) else again
-    return rule
+        again = _over_time(func, body, tir.VarMap(), external, make)
+        return result if isinstance(again, Refusal) else again
+    return result
 
 
 def _over_time(
-    func: tirx.PrimFunc, stmt: Any, body: list[Any], reduced: tir.VarMap, external: tir.VarMap
-) -> DeltaRule | Refusal:
+    func: tirx.PrimFunc,
+    body: list[Any],
+    reduced: tir.VarMap,
+    external: tir.VarMap,
+    make: Callable[[Nest], T],
+) -> T | Refusal:
     refusals: list[Refusal] = []
     for interchange in (True, False):
         nest = find_nest(body, reduced, external, interchange=interchange)
@@ -80,8 +115,7 @@ def _over_time(
             return refusal
         for form in _written_out(nest):
             try:
-                whole = _with_whole_sums(with_whole_lanes(form), external)
-                return _rule(func, stmt, whole, external)
+                return make(_with_whole_sums(with_whole_lanes(form), external))
             except NotUnderstood as reason:
                 refusals.append(_refused(func, reason, nest))
     return refusals[0]
@@ -97,7 +131,8 @@ def _written_out(nest: Nest) -> Iterator[Nest]:
 
 def _with_whole_sums(nest: Nest, external: tir.VarMap) -> Nest:
     around = [(a.buffer, True) for a in accesses_of([*nest.before, *nest.after])]
-    body = with_whole_sums(nest.time.body, tir.VarMap([*external.items(), *around]))
+    body = with_selected_values(nest.time.body)
+    body = with_whole_sums(body, tir.VarMap([*external.items(), *around]))
     return replace(nest, time=replace(nest.time, body=with_whole_loops(body, tir.VarMap())))
 
 
@@ -107,7 +142,7 @@ def _refused(func: tirx.PrimFunc, reason: NotUnderstood, nest: Nest) -> Refusal:
         reason.origin or nest.time.origin,
         "expected a delta rule, S' = diag(g) S + p (w + r (q . S)) + .. with the same g, p and q "
         f"for all columns of S, found {reason.detail}",
-        "the forms of the delta rule that are taken are listed in docs/families.md",
+        reason.fix or "the forms of the delta rule that are taken are listed in docs/families.md",
         func,
     )
 
@@ -121,7 +156,7 @@ def _rule(func: tirx.PrimFunc, stmt: Any, nest: Nest, external: tir.VarMap) -> D
     written = tir.VarMap((store.buffer, True) for store in stores_in(everything))
     step = ArrayStep(written)
     step.run(nest.time.body)
-    matrix = matrix_state(nest, step, external)
+    matrix = matrix_state(nest, step, external, sums_over_state(step))
     if tir.contains_var(matrix.indices, [nest.time.var]):
         raise NotUnderstood("a state that is indexed by time")
     proof = StepProof(matrix, nest)

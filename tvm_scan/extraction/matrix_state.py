@@ -100,7 +100,9 @@ class MatrixState:
         return next((s for s in self.sums if load.source.same_as(s.symbol)), None)
 
 
-def matrix_state(nest: Nest, step: ArrayStep, external: tir.VarMap) -> MatrixState:
+def matrix_state(
+    nest: Nest, step: ArrayStep, external: tir.VarMap, over: list[tuple[Sum, set[int]]]
+) -> MatrixState:
     """Find the roles of the state's axes.
 
     Parameters
@@ -111,6 +113,8 @@ def matrix_state(nest: Nest, step: ArrayStep, external: tir.VarMap) -> MatrixSta
         One executed step.
     external : VarMap
         Buffers that are seen outside the nest.
+    over : list of (Sum, set of int)
+        Those of ``sums_over_state`` whose axis is that of the rows.
 
     Raises
     ------
@@ -132,7 +136,6 @@ def matrix_state(nest: Nest, step: ArrayStep, external: tir.VarMap) -> MatrixSta
     private = buffer not in external and bool(nest.before)
     if len(set(map(id, held.values()))) != len(held) or (missing and not private):
         raise NotUnderstood("lanes that share a state")
-    over = _sums_over_state(step)
     if not over:
         raise NotUnderstood("no sum over the state")
     dims = {d for _, dimensions in over for d in dimensions}
@@ -182,7 +185,7 @@ def _indices_at(known: Known, here: list[Any]) -> list[Any]:
     ]
 
 
-def _sums_over_state(step: ArrayStep) -> list[tuple[Sum, set[int]]]:
+def sums_over_state(step: ArrayStep) -> list[tuple[Sum, set[int]]]:
     """Sums whose terms read the state, and the dimensions of the state that they run over."""
     out = []
     for one_sum in step.sums:

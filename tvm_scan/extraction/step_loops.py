@@ -14,11 +14,11 @@ from tvm_scan.extraction.statements import Loop, Store, stores_in
 
 
 class NotUnderstood(Exception):
-    """A statement that is none of the theorem's cases."""
+    """A statement that is none of the theorem's cases; a ``fix`` says more than the theorem's."""
 
-    def __init__(self, detail: str, origin: Any = None) -> None:
+    def __init__(self, detail: str, origin: Any = None, fix: str = "") -> None:
         super().__init__(detail)
-        self.detail, self.origin = detail, origin
+        self.detail, self.origin, self.fix = detail, origin, fix
 
 
 def loop_of(index: Any, loops: list[Loop]) -> Loop | None:
