@@ -23,7 +23,7 @@ _VECTOR = 16
 
 @dataclass(frozen=True)
 class Cells:
-    """How many cells of a dtype are wanted, and whether for each buffer of a tile."""
+    """Cells of a dtype that are wanted, for each buffer of a tile or once."""
 
     dtype: str
     count: int

@@ -73,24 +73,24 @@ class WalkTiles:
             for part in (tirx.floordiv, tirx.floormod)
         )
         layout = walk_layout(plan, recurrence, split)
-        places: Iterator[Region] = iter(())
+        left: Iterator[Region] = iter(())
         self._arrays: list[Var] = []
         if plan.stages > 1:
             all_regions, self._arrays = regions([*layout.cells, *beside], plan.stages)
-            places = iter(all_regions)
-        self.streams = [(part, self._tile(part, next(places, None))) for part in layout.streams]
-        copied = [(part, self._tile(part, next(places, None))) for part in layout.tables]
+            left = iter(all_regions)
+        self.streams = [(part, self._tile(part, next(left, None))) for part in layout.streams]
+        copied = [(part, self._tile(part, next(left, None))) for part in layout.tables]
         #: Tables of halves, and the shared memory of both of their forms.
         self.widened = [
             (
                 part,
                 tile,
-                SharedTile(part.wide, tile.copiers, 1, "wide", "float32", next(places, None)),
+                SharedTile(part.wide, tile.copiers, 1, "wide", "float32", next(left, None)),
             )
             for part, tile in copied
             if part.wide is not None
         ]
-        self.beside = list(places)
+        self.beside = list(left)
         wide = {id(part): tile for part, _, tile in self.widened}
         self.tables = [
             (part.read, wide.get(id(part), tile), self._now(part)) for part, tile in copied

@@ -219,7 +219,7 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
 
 
 def _sent(plan: WalkPlan, exchange: ExchangeLayout, count: int) -> tuple[float, float, float]:
-    """What a step takes a thread that gets so many values from the step's owner.
+    """Count what a step takes a thread that gets so many values from the step's owner.
 
     Instructions; lines of a warp, and how many of these are of shared memory.
     """
@@ -235,7 +235,7 @@ def _sent(plan: WalkPlan, exchange: ExchangeLayout, count: int) -> tuple[float, 
 
 
 def _summed(plan: WalkPlan, exchange: ExchangeLayout, count: int) -> tuple[float, float, float]:
-    """What so many sums over the states take a thread at every step; see ``_sent``."""
+    """Count what so many sums over the states take a thread at every step; see ``_sent``."""
     shared = plan.threads_per_lane
     if shared == 1:
         return 0.0, 0.0, 0.0

@@ -80,7 +80,7 @@ class Items:
 
 @dataclass(frozen=True)
 class ExchangeLayout:
-    """What passes through shared memory: values that owners make, and sums; either may be empty."""
+    """Values that owners make, and sums, in shared memory; either may be empty."""
 
     sent: tuple[Items, ...] = ()
     sums: tuple[Items, ...] = ()
@@ -107,7 +107,7 @@ def sent_loads(split: StateSplit, recurrence: Recurrence) -> list[TensorLoad]:
 
 @lru_cache(maxsize=256)
 def exchange_layout(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> ExchangeLayout:
-    """What the threads of a lane exchange in shared memory under a plan."""
+    """Return what the threads of a lane exchange in shared memory under a plan."""
     if plan.stages == 1 or plan.threads_per_lane == 1:
         return ExchangeLayout()
     size = plan.items_per_thread, plan.threads_per_block
@@ -189,7 +189,7 @@ class SharedItems:
 
 
 class SentItems:
-    """What the owners of steps send through shared memory to the threads of their lane.
+    """Values that owners of steps send through shared memory to the threads of their lane.
 
     Parameters
     ----------
