@@ -75,7 +75,7 @@ def test_so_have_those_of_rows_of_steps_and_of_chunks(chunks):
     plan = ScanPlan.parse(WALK).with_(vector_loads=True, chunks=chunks)
     func = library.selective_scan(8, 4096, 70_000, 16, **options)
     source = emit_cuda(parallelize(func, CUDA_TARGET, plan))
-    assert "delta_tile_ptr" in source and "blockIdx.y" not in source
+    assert "float32_tile_ptr" in source and "blockIdx.y" not in source
     # The numbers of a block and of a thread within it have 31 bits, whatever they are computed in.
     for name in ("threadIdx.x", "blockIdx.x"):
         source = source.replace(f"((int)((int64_t){name}))", name)
