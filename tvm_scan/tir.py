@@ -242,6 +242,13 @@ def seq(stmts: Iterable[Any]) -> Any:
     return flat[0] if len(flat) == 1 else tirx.SeqStmt(flat)
 
 
+def sum_by_pairs(values: list[Any]) -> Any:
+    """The sum of neighbours, of pairs of neighbours, and so on; as many as a power of two."""
+    while len(values) > 1:
+        values = [left + right for left, right in zip(values[::2], values[1::2], strict=True)]
+    return values[0]
+
+
 def is_empty(stmt: Any) -> bool:
     """Return whether ``stmt`` does nothing, as what ``seq`` makes of no statements."""
     return isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, tirx.IntImm)

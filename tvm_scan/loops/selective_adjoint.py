@@ -8,6 +8,7 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
+from tvm_scan import tir
 from tvm_scan.library.selective_scan_loops import silu_expr
 from tvm_scan.loops.selective import Lane, Selective
 from tvm_scan.loops.writer import Cells, Loop, const
@@ -192,7 +193,8 @@ class _Chunk:
                     add(0, channels - 1 - c)
                 for name, sums, part in zip("BC", (self.g_B, self.g_C), parts, strict=True):
                     if not forward.fixed[name]:
-                        sums[forward.at((b, g, n), forward.time(k))] = _total(part)
+                        total = tir.sum_by_pairs([part[i] for i in range(_WIDTH)])
+                        sums[forward.at((b, g, n), forward.time(k))] = total
 
     def sums_over_time(self) -> None:
         """Add to the gradients of D and the bias."""
@@ -207,11 +209,3 @@ class _Chunk:
                 self.g_bias[g, d] = self.g_bias[g, d] + self.g_delta[at]
             if self.g_D is not None:
                 self.g_D[g, d] = self.g_D[g, d] + self.gated[b, g, k, d] * forward.u[at]
-
-
-def _total(cells: Cells) -> Expr:
-    """Add the cells of a vector, by halves."""
-    parts = [cells[i] for i in range(_WIDTH)]
-    while len(parts) > 1:
-        parts = [left + right for left, right in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]

@@ -126,15 +126,8 @@ class OwnerSums:
         for shared, theirs, result in zip(self._shared, self._theirs, self.results, strict=True):
             stmts += [shared.take(register, j) for j, register in enumerate(theirs)]
             for k in range(self.items):
-                stmts.append(set_cell(result, _by_pairs([cell_of(r, k) for r in theirs]), k))
+                stmts.append(set_cell(result, tir.sum_by_pairs([cell_of(r, k) for r in theirs]), k))
         return stmts
-
-
-def _by_pairs(values: list[Any]) -> Any:
-    """The sum of neighbours, of pairs of neighbours, and so on."""
-    while len(values) > 1:
-        values = [a + b for a, b in zip(values[::2], values[1::2], strict=True)]
-    return values[0]
 
 
 def _registers(cell: TensorLoad, suffix: str, size: int) -> Var:
