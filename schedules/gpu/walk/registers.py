@@ -25,7 +25,12 @@ from tvm_scan.schedules.gpu.shared.state_loads import StateLoads
 from tvm_scan.schedules.gpu.shared.walk_tiles import WalkTiles
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.thread.registers import cell_of, set_cell
-from tvm_scan.schedules.gpu.walk.exchange import SentItems, SharedItems, exchange_layout
+from tvm_scan.schedules.gpu.walk.exchange import (
+    SentItems,
+    SharedItems,
+    exchange_layout,
+    sent_registers,
+)
 from tvm_scan.schedules.gpu.walk.exponentials import in_base_two
 from tvm_scan.schedules.gpu.walk.owner_sums import OwnerSums
 from tvm_scan.schedules.gpu.walk.progressions import Progressions
@@ -84,8 +89,8 @@ class WalkRegisters:
         read = tir.buffers_loaded(tir.seq(self.split.loops))
         written = tir.buffers_stored(tir.seq(self.split.before)).keys()
         self.item_registers = [(old, self._item_registers(old, items)) for old in written]
-        sums = tir.VarMap((cell.source, True) for cell in self.split.sums)
-        self.sent = [(o, k) for o, k in self.item_registers if o in read and o not in sums]
+        sent = tir.VarMap((old, True) for old in sent_registers(self.split))
+        self.sent = [(old, items) for old, items in self.item_registers if old in sent]
         # Of loads in the loops: those that every state of a step shares.
         self.current = [
             (s, local(f"{s.access.source.name}_now", [1], tir.dtype_of(s.access)))
@@ -109,8 +114,8 @@ class WalkRegisters:
             for load in lasting[:MAX_STAGED]
         ]
         self.progressions = Progressions(self.base_two, self.loads, self.states_each)
-        sent, count = exchange.sent, len(exchange.sent)
-        self.exchange = SentItems(sent, self.tiles.beside[:count], self.tiles)
+        count = len(exchange.sent)
+        self.exchange = SentItems(exchange.sent, self.tiles.beside[:count], self.tiles)
         shared = [
             SharedItems(part, region, self.tiles)
             for part, region in zip(exchange.sums, self.tiles.beside[count:], strict=True)
