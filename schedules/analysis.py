@@ -112,14 +112,9 @@ def first_loop(func: tirx.PrimFunc) -> Finding:
         finding = extract_nest(func, nest)
         if isinstance(finding, Recurrence):
             return finding
-        refused.append((nest, finding))
-    for nest, refusal in refused:
-        delta = as_delta(func, nest, refusal)
-        if isinstance(delta, DeltaRule):
-            return delta
-    # One nest may be a delta rule and a scan after it.
+        refused.append(finding)
     deltas = analyse(func).deltas
-    return deltas[0] if deltas else most_telling([refusal for _, refusal in refused])
+    return deltas[0] if deltas else most_telling(refused)
 
 
 def _reads_what_it_writes(nest: Any) -> bool:
