@@ -22,8 +22,16 @@ from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_stack
+from tvm_scan.schedules.cpu.cost.parts import takes_rows_in_vectors
+from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
-from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores, with_line_stores
+from tvm_scan.schedules.cpu.line_stores import (
+    HeldStores,
+    flush,
+    hold_stores,
+    with_line_stores,
+    with_llvm,
+)
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.strip_sums import StripSums
 from tvm_scan.schedules.cpu.time_vector import TimeVector
@@ -31,6 +39,14 @@ from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vecto
 
 #: Lanes of one vector operation; TVM splits it into what the machine has.
 _VECTOR = 32
+#: No instruction, but none that LLVM repeats in vectors: it would take rows whose steps are written
+#: out as cells of vectors, and gather every one of them (4 to 7 times as long on a Zen 4).
+_NO_VECTORS = """
+define i32 @tvm_scan_apart() alwaysinline {
+  call void asm sideeffect "", ""() memory(inaccessiblemem: readwrite)
+  ret i32 0
+}
+"""
 
 
 def build_lanes(recurrence: Recurrence, plan: CpuPlan) -> Built:
@@ -83,12 +99,20 @@ def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
     steps = vectors.scan(start, tir.simplify(extent - start))
     stmts = [vectors.begin(), single.begin(), single.boundary(), head, steps, single.finish()]
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
-    body = with_line_stores(body, vectors.held.dtypes)
+    body = with_line_stores(_apart(body, recurrence), vectors.held.dtypes)
     registers = [*single.buffers, *vectors.buffers]
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
     # A single lane needs no pool, whose start costs more than a thousand steps.
     kind = ForKind.SERIAL if tir.as_int(rows) == 1 else ForKind.PARALLEL
     return loop("row", rows, lambda r: on_stack(kernel).block([(row, rows, r)]), kind)
+
+
+def _apart(row: Any, recurrence: Recurrence) -> Any:
+    """The statement of a row, which LLVM leaves apart from the next one."""
+    if takes_rows_in_vectors(step_of(recurrence)):
+        return row
+    call = tirx.Evaluate(tirx.call_extern("int32", "tvm_scan_apart"))
+    return with_llvm(tir.seq([row, call]), _NO_VECTORS)
 
 
 def _halvings(width: int) -> list[int]:
@@ -192,6 +216,8 @@ def _lane_nest(
         # them to one cell.
         stmts.insert(0, clear([*replica.buffers, *values]))
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
+    if not plan.vectorize:
+        body = _apart(body, recurrence)
     body = with_line_stores(body, tiles.stored if tiles else held.dtypes)
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
     kernel = on_stack(kernel, _arrays(replica, tiles, width) if plan.vectorize else ())

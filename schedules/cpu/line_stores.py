@@ -87,8 +87,13 @@ def with_line_stores(stmt: Any, dtypes: Sequence[str]) -> Any:
     if not dtypes:
         return stmt
     stmt = tir.seq([stmt, tirx.Evaluate(tirx.call_extern("int32", "tvm_scan_fence"))])
-    code = StringImm(line_store_ir(dtypes))
-    return tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", code, stmt)
+    return with_llvm(stmt, line_store_ir(dtypes))
+
+
+def with_llvm(stmt: Any, code: str) -> Any:
+    """Statement with LLVM IR of the functions that it calls."""
+    number = tirx.IntImm("int32", 0)
+    return tirx.AttrStmt(number, "pragma_import_llvm", StringImm(code), stmt)
 
 
 def line_store_ir(dtypes: Sequence[str]) -> str:

@@ -201,10 +201,10 @@ class TimeRuns:
         apply : callable
             The algebra's, or a plainer one.
         """
-        single, many = self.vectors.single, self.vectors.many
+        many = self.vectors.many
         dtypes = [self.vectors.recurrence.carries[c].dtype for c in group.carries]
         left, _, old = names(group.algebra, dtypes)
-        carries = [single.get_carry(c, []) for c in group.carries]
+        carries = [self.vectors.carry(c) for c in group.carries]
         wide = [tirx.Broadcast(carry, self.width) for carry in carries]
         order = self._shifted(1)
         first = [cell + (0 if g == 0 else self.width) for cell, g in enumerate(self.run_of)]

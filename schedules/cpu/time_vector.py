@@ -15,6 +15,7 @@ from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.algebra.base import Combine, Element
+from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Group, Recurrence
 from tvm_scan.schedules.common.branches import branches
 from tvm_scan.schedules.common.elements import Elements, store_all
@@ -29,6 +30,9 @@ from tvm_scan.schedules.cpu.time_reduction import TimeReduction
 from tvm_scan.schedules.cpu.time_runs import TimeRuns
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
 from tvm_scan.schedules.cpu.vector_values import Vector, all_on_vectors, blend, names, shift
+
+#: Cells of a small vector.
+_PACKED = 2
 
 
 class TimeVector:
@@ -67,6 +71,13 @@ class TimeVector:
             ]
             for i, g in enumerate(recurrence.groups)
         }
+        #: Carries of integers, in every cell of a small vector: LLVM would pack a scalar with the
+        #: number of the block, whose addresses would wait for the carry of the block before.
+        self.packed = {
+            c: Vector(f"p{c}", _PACKED, carry.dtype)
+            for c, carry in enumerate(recurrence.carries)
+            if all(not is_float(other.dtype) for other in recurrence.carries)
+        }
         self.runs = TimeRuns(self) if plan.time_runs else None
         self.reversed_rows = ReversedRows(self.width)
         self.halves: list[Var] = []
@@ -78,7 +89,9 @@ class TimeVector:
         elements = [e.buffer for side in sides for e in side]
         runs = self.runs.buffers if self.runs else []
         rows = self.reversed_rows.buffers
-        return [*self.many.buffers, *self.pool.buffers, *elements, *runs, *rows, *self.halves]
+        packed = [vector.buffer for vector in self.packed.values()]
+        several = [*self.many.buffers, *self.pool.buffers, *elements, *runs, *rows, *packed]
+        return [*several, *self.halves]
 
     def begin(self) -> Any:
         """Clear the registers before the first vector: TVM would shrink those not seen outside."""
@@ -92,12 +105,21 @@ class TimeVector:
         rest = tir.simplify(extent - done)
         blocks = loop("n", full, lambda n: self.block(start + n * width))
         single = loop("i", rest, lambda i: self.single.step(start + done + i))
+        packed = [
+            vector.store(tirx.Broadcast(self.single.get_carry(c, []), _PACKED))
+            for c, vector in self.packed.items()
+        ]
+        unpacked = [self.single.set_carry(c, [], v.at(0)) for c, v in self.packed.items()]
         keep_last = self._keep_last()
         if tir.as_int(full) is None:
             keep_last = (
                 tirx.IfThenElse(full > int_const(0, full), keep_last, None) if keep_last else None
             )
-        return tir.seq([blocks, keep_last, single])
+        return tir.seq([*packed, blocks, *unpacked, keep_last, single])
+
+    def carry(self, c: int) -> Any:
+        """Value of a carry before a block."""
+        return self.packed[c].at(0) if self.packed else self.single.get_carry(c, [])
 
     def reduce(self, held: Elements, lead: list[Any], start: Any, extent: Any) -> Any:
         """``held[lead]`` followed by ``extent`` steps from ``start`` on.
@@ -221,7 +243,7 @@ class TimeVector:
         width = self.width
         dtypes = [self.recurrence.carries[c].dtype for c in group.carries]
         left, _, old = names(group.algebra, dtypes)
-        carries = [self.single.get_carry(c, []) for c in group.carries]
+        carries = [self.carry(c) for c in group.carries]
         table = tir.VarMap((o, tirx.Broadcast(c, width)) for o, c in zip(old, carries, strict=True))
         for var, vector in zip(left, self._before(last, 1), strict=True):
             table[var] = vector
@@ -234,6 +256,16 @@ class TimeVector:
 
     def _after(self, group: Group, total: Element, apply: Combine) -> Any:
         """The carries after the last step, which the element of all steps makes."""
+        if self.packed:
+            dtypes = [self.recurrence.carries[c].dtype for c in group.carries]
+            left, _, old = names(group.algebra, dtypes)
+            vectors = [self.packed[c] for c in group.carries]
+            table = tir.VarMap(zip(left, (tirx.Broadcast(e, _PACKED) for e in total), strict=True))
+            for var, vector in zip(old, vectors, strict=True):
+                table[var] = vector.load()
+            binds, values = all_on_vectors(apply(left, old), table, _PACKED)
+            whole = tirx.Ramp(0, 1, _PACKED)
+            return tir.seq([*binds, store_all([(v.buffer, [whole]) for v in vectors], values)])
         carries = tuple(self.single.get_carry(c, []) for c in group.carries)
         targets = [self.single.carry(c, []) for c in group.carries]
         return store_all(targets, apply(total, carries))

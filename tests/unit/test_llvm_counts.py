@@ -108,3 +108,28 @@ def test_sums_over_a_state_stay_in_registers(mcpu):
             # The store of one among 32 is hidden behind the others.
             assert sum(is_store(line) and "(%rsp" in line for line in loop) <= added // 32
     assert passes >= 2, "none of the passes over a state was found"
+
+
+@pytest.mark.parametrize("width", [8, 32])
+def test_a_block_of_integers_waits_for_no_carry(width):
+    """Its addresses do not: LLVM packs a scalar carry of 8 bytes with the number of the block."""
+    func = Case("cumsum", (1, 10_000), {"dtype": "int64"}).func
+    plan = ScanPlan.parse(f"cpu/lanes(time_vector={width}, time_runs={width == 32})")
+    loops = loops_in(tvm.compile(parallelize(func, TARGET, plan), target=TARGET))
+    blocks = [loop for loop in loops if any("zmm" in line for line in loop)]
+    assert blocks
+    for line in (line for loop in blocks for line in loop):
+        assert not re.match(r"v(pinsr|pextr)|vmovq\s+%xmm\d+, %r", line), line
+
+
+@pytest.mark.parametrize("mcpu", ["skylake-avx512", "znver4"])
+@pytest.mark.parametrize(
+    "plan", ["lanes()", "lanes(lane_block=4)", "lanes(time_vector=16)", "lanes(time_vector=32)"]
+)
+@pytest.mark.parametrize(("family", "sizes"), [("cumsum", (64, 26)), ("cummax", (100, 17))])
+def test_rows_that_lie_apart_are_gathered_in_no_vector(family, sizes, plan, mcpu):
+    target = Target({"kind": "llvm", "mcpu": mcpu, "mtriple": "x86_64-unknown-linux-gnu"})
+    func = Case(family, sizes, {"dtype": "int32"}).func
+    scheduled = parallelize(func, target, ScanPlan.parse(f"cpu/{plan}"))
+    code = tvm.compile(scheduled, target=target).mod.inspect_source("asm")
+    assert not re.search(r"v\w*(gather|scatter)", code)

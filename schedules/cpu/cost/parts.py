@@ -135,11 +135,15 @@ def ahead_of(step: Step, chip: CpuChip, steps: float, lanes: float = 1.0) -> flo
     return 1.0 + chip.window / max(1.0, steps * (operations + stores))
 
 
+def takes_rows_in_vectors(step: Step) -> bool:
+    """Return whether LLVM takes short rows in vectors without gathering every cell."""
+    neighbours = all(a.along_lane in (0, 1) for a in step.accesses)
+    return step.length <= (_NEIGHBOURING if neighbours else _INTERLEAVED)
+
+
 def short_row(step: Step, chip: CpuChip) -> float | None:
     """Cycles of a row of few steps, which LLVM takes in vectors of rows; None where it does not."""
-    neighbours = all(a.along_lane in (0, 1) for a in step.accesses)
-    longest = _NEIGHBOURING if neighbours else _INTERLEAVED
-    if step.length > longest or step.body.calls or step.state or step.rows < 8:
+    if not takes_rows_in_vectors(step) or step.body.calls or step.state or step.rows < 8:
         return None
     many = float(chip.vector_bytes)
     cycles = vector_cycles(step.body, many, chip, True, False) / many
