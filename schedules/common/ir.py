@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import Range, Var
+from tvm.ir import Range, StringImm, Var
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import ForKind, IterVar
 
@@ -272,3 +272,9 @@ def as_dtype(value: Any, dtype: str) -> Any:
     if isinstance(value, int):
         return int_const(value, dtype)
     return value if tir.dtype_of(value) == dtype else tirx.Cast(dtype, value)
+
+
+def with_llvm(stmt: Any, code: str) -> Any:
+    """Statement with LLVM IR of the functions that it calls."""
+    number = tirx.IntImm("int32", 0)
+    return tirx.AttrStmt(number, "pragma_import_llvm", StringImm(code), stmt)

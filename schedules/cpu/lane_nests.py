@@ -25,28 +25,15 @@ from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.cost.parts import takes_rows_in_vectors
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
-from tvm_scan.schedules.cpu.line_stores import (
-    HeldStores,
-    flush,
-    hold_stores,
-    with_line_stores,
-    with_llvm,
-)
+from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores, with_line_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.strip_sums import StripSums
 from tvm_scan.schedules.cpu.time_vector import TimeVector
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
+from tvm_scan.schedules.machine.terms import apart
 
 #: Lanes of one vector operation; TVM splits it into what the machine has.
 _VECTOR = 32
-#: No instruction, but none that LLVM repeats in vectors: it would take rows whose steps are written
-#: out as cells of vectors, and gather every one of them (4 to 7 times as long on a Zen 4).
-_NO_VECTORS = """
-define i32 @tvm_scan_apart() alwaysinline {
-  call void asm sideeffect "", ""() memory(inaccessiblemem: readwrite)
-  ret i32 0
-}
-"""
 
 
 def build_lanes(recurrence: Recurrence, plan: CpuPlan) -> Built:
@@ -108,11 +95,8 @@ def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
 
 
 def _apart(row: Any, recurrence: Recurrence) -> Any:
-    """The statement of a row, which LLVM leaves apart from the next one."""
-    if takes_rows_in_vectors(step_of(recurrence)):
-        return row
-    call = tirx.Evaluate(tirx.call_extern("int32", "tvm_scan_apart"))
-    return with_llvm(tir.seq([row, call]), _NO_VECTORS)
+    """The statement of a row, which the compiler leaves apart from the next one."""
+    return row if takes_rows_in_vectors(step_of(recurrence)) else apart(row)
 
 
 def _halvings(width: int) -> list[int]:

@@ -14,14 +14,14 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import StringImm, Var
+from tvm.ir import Var
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.invariants import register_of
-from tvm_scan.schedules.common.ir import local, loop
+from tvm_scan.schedules.common.ir import local, loop, with_llvm
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.cpu.transpose import LINE_BYTES
 
@@ -88,12 +88,6 @@ def with_line_stores(stmt: Any, dtypes: Sequence[str]) -> Any:
         return stmt
     stmt = tir.seq([stmt, tirx.Evaluate(tirx.call_extern("int32", "tvm_scan_fence"))])
     return with_llvm(stmt, line_store_ir(dtypes))
-
-
-def with_llvm(stmt: Any, code: str) -> Any:
-    """Statement with LLVM IR of the functions that it calls."""
-    number = tirx.IntImm("int32", 0)
-    return tirx.AttrStmt(number, "pragma_import_llvm", StringImm(code), stmt)
 
 
 def line_store_ir(dtypes: Sequence[str]) -> str:

@@ -146,7 +146,14 @@ class CpuPlan(ScanPlan):
         )
 
     def check_instructions(self, recurrence: Recurrence, machine: Machine) -> None:
-        """Check what only some processors have: stores past the caches, powers of two."""
+        """Check what only some targets have: vectors, stores past the caches, powers of two."""
+        self.require(
+            machine.device.vector_bits > 0
+            or not (self.vectorize or self.time_vector or self.transpose),
+            "a target in whose code TVM writes vectors",
+            machine.device.name,
+            "leave vectorize and transpose at False and time_vector at 0, or compile for llvm",
+        )
         self.require(
             not self.ldexp or machine.ldexp,
             "a target with AVX-512 for ldexp",

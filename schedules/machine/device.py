@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import tvm
 from tvm.target import Target
@@ -73,7 +74,7 @@ class Device:
     c_functions : bool
         Whether a function that TVM has no rule for can be had by its name in C, as ``log1pf``.
     vector_bits : int
-        The widest load and store of a thread.
+        The widest load and store of a thread, 0 where TVM's code has no vectors.
     lacks : frozenset of str
         Dtypes that its code cannot hold. Indices of 64 bits are then narrowed to 32 by TVM.
     overflow : Overflow
@@ -157,16 +158,16 @@ class Device:
         return "cuda" if self.is_gpu else "llvm"
 
 
-def _cpu(name: str, overflow: Overflow, *, has_features: bool) -> Device:
+def _cpu(name: str, overflow: Overflow, **options: Any) -> Device:
     return Device(
         name,
         plans="cpu",
         is_gpu=False,
-        has_features=has_features,
         threads=1,
         c_functions=True,
         overflow=overflow,
         backend="cpu_generic",
+        **options,
     )
 
 
@@ -179,7 +180,7 @@ DEVICES: dict[str, Device] = {
     row.name: row
     for row in (
         _cpu("llvm", Overflow.LLVM, has_features=True),
-        _cpu("c", Overflow.C, has_features=False),
+        _cpu("c", Overflow.C, vector_bits=0),
         Device(
             "cuda",
             threads=1024,

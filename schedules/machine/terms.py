@@ -27,13 +27,14 @@ from tvm.script import tirx as T
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import TimeLoop
-from tvm_scan.schedules.common.ir import int_const, local
-from tvm_scan.schedules.common.wrapping import with_wrapping
+from tvm_scan.schedules.common.ir import int_const, local, with_llvm
+from tvm_scan.schedules.common.wrapping import Overflow, with_wrapping
 from tvm_scan.schedules.machine.device import Device
 from tvm_scan.schedules.machine.pairs import in_pairs
 
 _WARP_BARRIER = "tirx.cuda.warp_sync"
 _CHECKED, _CAREFUL = "tvm_scan.checked", "tvm_scan.careful"
+_APART = "tvm_scan.apart"
 _ALL = """
 __forceinline__ __device__ int scan_all(int holds) {
   return __all_sync(0xffffffffu, holds);
@@ -47,6 +48,16 @@ _NAN = {
     "float32": (0x7FC00000, "uint32"),
     "float64": (0x7FF8 << 48, "uint64"),
 }
+
+
+#: No instruction, but none that LLVM repeats in vectors: it would take rows whose steps are written
+#: out as cells of vectors, and gather every one of them (4 to 7 times as long on a Zen 4).
+_NO_VECTORS = """
+define i32 @tvm_scan_apart() alwaysinline {
+  call void asm sideeffect "", ""() memory(inaccessiblemem: readwrite)
+  ret i32 0
+}
+"""
 
 
 def block_barrier() -> Any:
@@ -82,6 +93,12 @@ def checked(fast: Any, intact: Any, careful: Any) -> Any:
     return tirx.AttrStmt(mark, _CHECKED, mark, body)
 
 
+def apart(stmt: Any) -> Any:
+    """Return a statement of a loop that the compiler leaves apart from the next iteration's."""
+    mark = int_const(1, "int32")
+    return tirx.AttrStmt(mark, _APART, mark, stmt)
+
+
 def in_terms_of(device: Device, nest: Any, *, signed: bool = False) -> Any:
     """Write a nest over one block in the terms of a device.
 
@@ -102,8 +119,8 @@ def in_terms_of(device: Device, nest: Any, *, signed: bool = False) -> Any:
     nest = with_wrapping(nest, device.overflow, signed=signed)
     if device.is_gpu and not device.warp_barrier:
         nest = _with_block_barriers(nest)
+    nest = tvm_ffi.structural_map(nest, (tirx.AttrStmt, lambda a: _chosen(a, device)))
     if device.is_gpu:
-        nest = tvm_ffi.structural_map(nest, (tirx.AttrStmt, lambda a: _chosen(a, device)))
         nest = in_pairs(nest, has_pairs=device.pairs)
     if not device.c_functions:
         nest = tvm_ffi.structural_map(nest, (Call, lambda call: _by_others(call, device)))
@@ -195,7 +212,12 @@ def _has_rule(name: str, kind: str) -> bool:
 
 
 def _chosen(attribute: tirx.AttrStmt, device: Device) -> Any:
-    """``checked`` work without its marks, or the careful way alone."""
+    """``checked`` work without its marks, or the careful way alone; ``apart`` in LLVM's terms."""
+    if attribute.attr_key == _APART:
+        if device.overflow is not Overflow.LLVM:
+            return attribute.body
+        call = tirx.Evaluate(tirx.call_extern("int32", "tvm_scan_apart"))
+        return with_llvm(tir.seq([attribute.body, call]), _NO_VECTORS)
     if attribute.attr_key != _CHECKED:
         return attribute
     careful: list[Any] = []
