@@ -25,45 +25,27 @@ def _quotient(a: int, b: int) -> int:
     return size if (a < 0) == (b < 0) else -size
 
 
-_BINARY: dict[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
-    "quotient": _quotient,
-    "remainder": lambda a, b: a - b * _quotient(a, b),
-    "min": min,
-    "max": max,
-    "<<": lambda a, b: a * 2**b,
-    ">>": lambda a, b: a // 2**b,
-    "==": lambda a, b: int(a == b),
-    "!=": lambda a, b: int(a != b),
-    "<": lambda a, b: int(a < b),
-    "<=": lambda a, b: int(a <= b),
-    "and": lambda a, b: int(bool(a and b)),
-    "or": lambda a, b: int(bool(a or b)),
+#: Kind of node -> the operator's name, and what it computes.
+_BINARY: dict[Any, tuple[str, Callable[[int, int], int]]] = {
+    tirx.Add: ("+", lambda a, b: a + b),
+    tirx.Sub: ("-", lambda a, b: a - b),
+    tirx.Mul: ("*", lambda a, b: a * b),
+    tirx.FloorDiv: ("//", lambda a, b: a // b),
+    tirx.FloorMod: ("%", lambda a, b: a % b),
+    tirx.Div: ("quotient", _quotient),
+    tirx.Mod: ("remainder", lambda a, b: a - b * _quotient(a, b)),
+    tirx.Min: ("min", min),
+    tirx.Max: ("max", max),
+    tirx.LShift: ("<<", lambda a, b: a * 2**b),
+    tirx.RShift: (">>", lambda a, b: a // 2**b),
+    tirx.EQ: ("==", lambda a, b: int(a == b)),
+    tirx.NE: ("!=", lambda a, b: int(a != b)),
+    tirx.LT: ("<", lambda a, b: int(a < b)),
+    tirx.LE: ("<=", lambda a, b: int(a <= b)),
+    tirx.And: ("and", lambda a, b: int(bool(a and b))),
+    tirx.Or: ("or", lambda a, b: int(bool(a or b))),
 }
-_NODES = {
-    tirx.Add: "+",
-    tirx.Sub: "-",
-    tirx.Mul: "*",
-    tirx.FloorDiv: "//",
-    tirx.FloorMod: "%",
-    tirx.Div: "quotient",
-    tirx.Mod: "remainder",
-    tirx.Min: "min",
-    tirx.Max: "max",
-    tirx.LShift: "<<",
-    tirx.RShift: ">>",
-    tirx.EQ: "==",
-    tirx.NE: "!=",
-    tirx.LT: "<",
-    tirx.LE: "<=",
-    tirx.And: "and",
-    tirx.Or: "or",
-}
-_CALLS = {"shift_left": "<<", "shift_right": ">>"}
+_RUN = dict(_BINARY.values())
 
 
 def operation(operator: str, *operands: Number) -> Number:
@@ -116,7 +98,7 @@ def evaluate(number: Number, names: Mapping[str, int]) -> int:
     if operator == "if":
         return evaluate(operands[1 if evaluate(operands[0], names) else 2], names)
     values = [evaluate(operand, names) for operand in operands]
-    return int(not values[0]) if operator == "not" else _BINARY[operator](*values)
+    return int(not values[0]) if operator == "not" else _RUN[operator](*values)
 
 
 def number_of(expr: Any, names: tir.VarMap) -> Number:
@@ -141,8 +123,8 @@ def number_of(expr: Any, names: tir.VarMap) -> Number:
         return names[expr]
     if isinstance(expr, tirx.Cast):
         return number_of(expr.value, names)
-    operator = _NODES.get(type(expr))
-    if operator is not None:
+    if type(expr) in _BINARY:
+        operator, _ = _BINARY[type(expr)]
         return operation(operator, number_of(expr.a, names), number_of(expr.b, names))
     if isinstance(expr, tirx.GE | tirx.GT):
         swapped = "<=" if isinstance(expr, tirx.GE) else "<"
@@ -157,8 +139,6 @@ def number_of(expr: Any, names: tir.VarMap) -> Number:
         return number_of(expr.args[0], names)
     if word == "if_then_else":
         return operation("if", *(number_of(part, names) for part in expr.args))
-    if word in _CALLS:
-        return operation(_CALLS[word], *(number_of(part, names) for part in expr.args))
     raise ScanError(
         f"expected sizes that are computed from the extents of the inputs, got {as_text(expr)}; "
         "write the extents as parameters of the buffers' shapes"

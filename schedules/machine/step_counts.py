@@ -22,8 +22,7 @@ _SPECIALS = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow", "s
 _CALLS = {
     "exp": 6, "exp2": 4, "log": 14, "log2": 12, "log1p": 30, "tanh": 20, "sigmoid": 16,
     "pow": 40, "sqrt": 8, "rsqrt": 5, "fabs": 0, "if_then_else": 1, "likely": 0,
-    "isnan": 1, "bitwise_and": 1, "bitwise_or": 1, "bitwise_xor": 1, "bitwise_not": 1,
-    "shift_left": 1, "shift_right": 1,
+    "isnan": 1,
 }  # fmt: skip
 _DIVISION = 10
 #: Takes a node alone, whatever its stub says.
@@ -104,9 +103,8 @@ def array_bytes(buffers: Any, recurrence: Recurrence) -> float:
     """Bytes of arrays, each cell once, by the number of steps of all lanes."""
     total = 0.0
     for buffer in tir.VarMap((b, True) for b in buffers).keys():
-        digits = "".join(c for c in tir.dtype_of(buffer) if c.isdigit())
         cells = prod(known_extent(extent) for extent in tir.shape_of(buffer))
-        total += cells * max(1, int(digits or 8) // 8)
+        total += cells * tir.byte_size(tir.dtype_of(buffer))
     steps = prod(known_extent(axis.extent) for axis in (*recurrence.lanes, recurrence.time))
     return total / max(1, steps)
 

@@ -218,10 +218,8 @@ def coefficients(step: Any, old: Var) -> Parts | NotInFamily:
     if isinstance(parts, NotInFamily):
         return parts
     a, b = parts
-    dtype = tir.dtype_of(step)
-    if a is _ZERO:
-        a = zero(dtype)
-    return (None if a is _ONE else a, b)
+    gate = None if a is _ONE else _number(a, tir.dtype_of(step))
+    return gate, None if b is _ZERO else b
 
 
 class _Unit:
@@ -231,9 +229,13 @@ class _Unit:
 _ZERO, _ONE = _Unit(), _Unit()
 
 
+def _number(value: Any, dtype: str) -> Any:
+    return zero(dtype) if value is _ZERO else one(dtype) if value is _ONE else value
+
+
 def _parts(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
     if isinstance(e, Var) and e.same_as(old):
-        return _ONE, None
+        return _ONE, _ZERO
     if not tir.contains_var(e, [old]):
         return _ZERO, e
     if isinstance(e, tirx.Sub) and tir.dtype_of(e) in ("uint32", "uint64"):
@@ -270,8 +272,8 @@ def _parts(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
 def _scaled(parts: Any, scale: Any, unit: Any) -> tuple[Any, Any] | NotInFamily:
     if isinstance(parts, NotInFamily):
         return parts
-    a, b = parts
-    return (unit if a is _ONE else a if a is _ZERO else scale(a)), None if b is None else scale(b)
+    a, b = (unit if x is _ONE else x if x is _ZERO else scale(x) for x in parts)
+    return a, b
 
 
 def _sum(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
@@ -284,15 +286,15 @@ def _sum(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
         extremum = negative and left[0] is _ONE and isinstance(e.b, tirx.Min | tirx.Max)
         return replace(right, fix=_DIFFERENCES[type(e.b)]) if extremum else right
     dtype = tir.dtype_of(e)
-    a = _plus(left[0], right[0], negative, dtype)
-    return a, _offset(left[1], right[1], negative, dtype)
+    a, b = (_plus(x, y, negative, dtype) for x, y in zip(left, right, strict=True))
+    return a, b
 
 
 def _unsigned_difference(e: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
     """``h + x - y`` with ``y <= x``; the offset of others is negative, undefined for TVM."""
     left = _parts(e.a, old)
     free = not tir.contains_var(e.b, [old])
-    if isinstance(left, tuple) and left[1] is not None and free and _is_at_most(e.b, left[1]):
+    if isinstance(left, tuple) and left[1] is not _ZERO and free and _is_at_most(e.b, left[1]):
         return left[0], left[1] - e.b
     return NotInFamily(e, "an unsigned subtraction", _SIGNED)
 
@@ -307,19 +309,11 @@ def _is_at_most(y: Any, x: Any) -> bool:
 def _plus(left: Any, right: Any, negative: bool, dtype: str) -> Any:
     if right is _ZERO:
         return left
-    value = one(dtype) if right is _ONE else right
+    value = _number(right, dtype)
     if left is _ZERO:
         return minus(zero(dtype), value) if negative else right
-    first = one(dtype) if left is _ONE else left
+    first = _number(left, dtype)
     return minus(first, value) if negative else plus(first, value)
-
-
-def _offset(left: Any, right: Any, negative: bool, dtype: str) -> Any:
-    if right is None:
-        return left
-    if left is None:
-        return minus(zero(dtype), right) if negative else right
-    return minus(left, right) if negative else plus(left, right)
 
 
 def _choice(e: Any, cond: Any, yes: Any, no: Any, old: Var) -> tuple[Any, Any] | NotInFamily:
@@ -332,15 +326,9 @@ def _choice(e: Any, cond: Any, yes: Any, no: Any, old: Var) -> tuple[Any, Any] |
         return right
     dtype = tir.dtype_of(e)
 
-    def number(a: Any) -> Any:
-        return one(dtype) if a is _ONE else zero(dtype) if a is _ZERO else a
+    def chosen(a: Any, b: Any) -> Any:
+        if a is b and isinstance(a, _Unit):
+            return a
+        return tirx.op.if_then_else(cond, _number(a, dtype), _number(b, dtype))
 
-    if left[0] is right[0] and left[0] in (_ONE, _ZERO):
-        a = left[0]
-    else:
-        a = tirx.op.if_then_else(cond, number(left[0]), number(right[0]))
-    if left[1] is None and right[1] is None:
-        return a, None
-    yes_b = zero(dtype) if left[1] is None else left[1]
-    no_b = zero(dtype) if right[1] is None else right[1]
-    return a, tirx.op.if_then_else(cond, yes_b, no_b)
+    return chosen(left[0], right[0]), chosen(left[1], right[1])

@@ -78,22 +78,12 @@ class Bitwise(Algebra):
         }
 
 
-_BINARY = {"bitwise_and", "bitwise_or", "bitwise_xor"}
-
-
 def _is_bitwise(e: Any, old: Var) -> bool:
-    if not tir.contains_var(e, [old]):
-        return True
-    if isinstance(e, Var):
+    if isinstance(e, Var) or not tir.contains_var(e, [old]):
         return True
     if isinstance(e, tirx.BitwiseAnd | tirx.BitwiseOr | tirx.BitwiseXor):
         return _is_bitwise(e.a, old) and _is_bitwise(e.b, old)
-    if isinstance(e, tirx.BitwiseNot):
-        return _is_bitwise(e.a, old)
-    name = (tir.call_name(e) or "").rpartition(".")[2]
-    if name in _BINARY:
-        return _is_bitwise(e.args[0], old) and _is_bitwise(e.args[1], old)
-    return name == "bitwise_not" and _is_bitwise(e.args[0], old)
+    return isinstance(e, tirx.BitwiseNot) and _is_bitwise(e.a, old)
 
 
 @dataclass(frozen=True, eq=False)

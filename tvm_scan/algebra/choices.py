@@ -61,6 +61,18 @@ def decided(e: Any, condition: Any, value: bool) -> Any:
     return map_choices(e, choose)
 
 
+def as_extremum(condition: Any, yes: Any, no: Any) -> Any:
+    """Max or Min where a choice is one, of integers, which have no NaN; else None."""
+    if not isinstance(condition, tirx.GT | tirx.GE | tirx.LT | tirx.LE):
+        return None
+    for first, second, straight in ((yes, no, True), (no, yes, False)):
+        same = tir.structurally_equal(condition.a, first)
+        if same and tir.structurally_equal(condition.b, second):
+            greater = isinstance(condition, tirx.GT | tirx.GE)
+            return tirx.Max if greater == straight else tirx.Min
+    return None
+
+
 def opposite(condition: Any) -> Any:
     """The negation of a condition, for NaN too.
 

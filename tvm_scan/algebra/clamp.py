@@ -155,19 +155,13 @@ class Clamp(Algebra):
     def identity(self) -> Element:
         """``(0, -inf, inf)``; NaN stays NaN."""
         nan = tirx.const(float("nan"), self.dtype) if self._float else None
-        return self._join(zero(self._wide), self._lowest(), self._highest(), nan)
+        return self._join(zero(self._wide), *_ends(self._wide), nan)
 
     def apply(self, element: Element, carries: Element) -> Element:
         """``min(max(h + a, lo), hi)``."""
         (h,) = carries
         value = self._run(element, h if self._float else tirx.Cast(self._wide, h))
         return (value if self._float else tirx.Cast(self.dtype, value),)
-
-    def _lowest(self) -> Any:
-        return smallest(self.dtype) if self._float else tirx.const(-_FAR, "int64")
-
-    def _highest(self) -> Any:
-        return largest(self.dtype) if self._float else tirx.const(_FAR, "int64")
 
     def formulas(self) -> dict[str, str]:
         """Text for ``explain``."""
@@ -184,6 +178,13 @@ class Clamp(Algebra):
             "apply": step,
             **{name: as_text(value) for name, value in shown.items() if value is not None},
         }
+
+
+def _ends(wide: str) -> tuple[Any, Any]:
+    """Bounds that bound nothing."""
+    if is_float(wide):
+        return smallest(wide), largest(wide)
+    return tirx.const(-_FAR, wide), tirx.const(_FAR, wide)
 
 
 def _a_bound(step: Any, old: Var) -> Any:
@@ -228,13 +229,11 @@ def _shifted(parts: _Parts, by: Any, down: bool) -> _Parts:
 
 
 def _bounded(parts: _Parts, by: Any, from_below: bool) -> _Parts:
+    kind = tirx.Max if from_below else tirx.Min
+    low, high = (None if end is None else kind(end, by) for end in (parts.low, parts.high))
     if from_below:
-        low = by if parts.low is None else tirx.Max(parts.low, by)
-        high = None if parts.high is None else tirx.Max(parts.high, by)
-        return _Parts(parts.shift, low, high)
-    high = by if parts.high is None else tirx.Min(parts.high, by)
-    low = None if parts.low is None else tirx.Min(parts.low, by)
-    return _Parts(parts.shift, low, high)
+        return _Parts(parts.shift, by if low is None else low, high)
+    return _Parts(parts.shift, low, by if high is None else high)
 
 
 def _chosen(e: Any, old: Var, wide: str) -> _Parts | None:
@@ -255,8 +254,7 @@ def _chosen(e: Any, old: Var, wide: str) -> _Parts | None:
         a, b = (missing if x is None else x for x in (a, b))
         return tirx.op.if_then_else(cond, a, b)
 
-    low = smallest(wide) if is_float(wide) else tirx.const(-_FAR, "int64")
-    high = largest(wide) if is_float(wide) else tirx.const(_FAR, "int64")
+    low, high = _ends(wide)
     return _Parts(
         choose(left.shift, right.shift, zero(wide)),
         choose(left.low, right.low, low),

@@ -10,7 +10,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import NotInFamily
-from tvm_scan.algebra.choices import as_choice
+from tvm_scan.algebra.choices import as_choice, as_extremum
 from tvm_scan.algebra.literal import bits_of, is_integer
 from tvm_scan.algebra.ranges import exact_range, invariant, range_of_dtype
 
@@ -105,7 +105,7 @@ class _Numbers:
             return NotInFamily(e, "")
         cond, yes, no = choice
         if tir.contains_var(cond, [self.old]):
-            kind = _extremum(cond, yes, no)
+            kind = as_extremum(cond, yes, no)
             return NotInFamily(e, "") if kind is None else self._operator(kind, cond.a, cond.b, e)
         parts = [self.of(x) for x in (yes, no)]
         refused = next((x for x in parts if isinstance(x, NotInFamily)), None)
@@ -158,17 +158,3 @@ def fix_of(dtype: str) -> str:
     low, high = range_of_dtype(dtype)
     wide = "int32" if bits_of(dtype) < 32 else "int64"
     return _WIDER.format(dtype=dtype, wide=wide, low=low, high=high)
-
-
-_GREATER = (tirx.GT, tirx.GE)
-
-
-def _extremum(cond: Any, yes: Any, no: Any) -> Any:
-    """Max or Min where a choice is one: of integers, which have no NaN."""
-    if not isinstance(cond, (*_GREATER, tirx.LT, tirx.LE)):
-        return None
-    for first, second, straight in ((yes, no, True), (no, yes, False)):
-        same = tir.structurally_equal(cond.a, first) and tir.structurally_equal(cond.b, second)
-        if same:
-            return tirx.Max if isinstance(cond, _GREATER) == straight else tirx.Min
-    return None

@@ -165,12 +165,5 @@ def _is_minus_distance(e: Any, u: Any, v: Any) -> bool:
         return _same_pair([e.a.a, e.a.b], (u, v)) and _same_pair([e.b.a, e.b.b], (u, v))
     else:
         return False
-    difference = _absolute(size)
+    difference = _argument(size, "tirx.fabs")
     return isinstance(difference, tirx.Sub) and _same_pair([difference.a, difference.b], (u, v))
-
-
-def _absolute(e: Any) -> Any:
-    name = tir.call_name(e) or ""
-    if name.endswith("fabs") or name.endswith(".abs"):
-        return e.args[0]
-    return None

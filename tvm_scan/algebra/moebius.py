@@ -102,7 +102,7 @@ def _fraction(e: Any, old: Var, dtype: str) -> Fraction | None:
         if left is None or right is None:
             return None
         if isinstance(e, tirx.Add | tirx.Sub):
-            return _sum(left, right, isinstance(e, tirx.Sub), dtype)
+            return _sum(left, right, isinstance(e, tirx.Sub))
         if isinstance(e, tirx.Div):
             right = (right[2], right[3], right[0], right[1])
         return _product(left, right)
@@ -134,39 +134,19 @@ def _plus(a: Any, b: Any, negative: bool = False) -> Any:
     return a - b if negative else a + b
 
 
-def _sum(left: Fraction, right: Fraction, negative: bool, dtype: str) -> Fraction | None:
-    """The sum of a fraction and a value, or of two affine maps."""
-    if is_constant(left[2], 0) and is_constant(right[2], 0):
-        # Over the constant denominators s1 and s2.
-        return (
-            _plus(_times(left[0], right[3]), _times(right[0], left[3]), negative),
-            _plus(_times(left[1], right[3]), _times(right[1], left[3]), negative),
-            zero(dtype),
-            _times(left[3], right[3]),
-        )
-    if is_constant(right[0], 0) and is_constant(right[2], 0):
-        p, q, r, s = left
-        value, below = right[1], right[3]
-        return (
-            _plus(_times(p, below), _times(value, r), negative),
-            _plus(_times(q, below), _times(value, s), negative),
-            _times(r, below),
-            _times(s, below),
-        )
-    if is_constant(left[0], 0) and is_constant(left[2], 0):
-        p, q, r, s = right
-        value, below = left[1], left[3]
-        return (
-            _plus(_times(value, r), _times(p, below), negative),
-            _plus(_times(value, s), _times(q, below), negative),
-            _times(r, below),
-            _times(s, below),
-        )
-    return None
+def _sum(left: Fraction, right: Fraction, negative: bool) -> Fraction | None:
+    """The sum of two fractions over the product of their denominators."""
+    (p1, q1, r1, s1), (p2, q2, r2, s2) = left, right
+    first, second = _linear(p1, q1, r2, s2), _linear(p2, q2, r1, s1)
+    below = _linear(r1, s1, r2, s2)
+    if first is None or second is None or below is None:
+        return None
+    above = [_plus(a, b, negative) for a, b in zip(first, second, strict=True)]
+    return (above[0], above[1], *below)
 
 
 def _product(left: Fraction, right: Fraction) -> Fraction | None:
-    """``(p1 h + q1)(p2 h + q2) / ..`` where no square of the carry appears."""
+    """``(p1 h + q1)(p2 h + q2) / (r1 h + s1)(r2 h + s2)``."""
     (p1, q1, r1, s1), (p2, q2, r2, s2) = left, right
     above = _linear(p1, q1, p2, q2)
     below = _linear(r1, s1, r2, s2)
@@ -174,6 +154,7 @@ def _product(left: Fraction, right: Fraction) -> Fraction | None:
 
 
 def _linear(p1: Any, q1: Any, p2: Any, q2: Any) -> tuple[Any, Any] | None:
+    """``(p1 h + q1)(p2 h + q2)`` as ``p h + q``, where no square of the carry appears."""
     if is_constant(p1, 0):
         return _times(q1, p2), _times(q1, q2)
     if is_constant(p2, 0):

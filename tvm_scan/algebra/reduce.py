@@ -9,7 +9,7 @@ from tvm import tirx
 
 from tvm_scan.algebra.affine import coefficients
 from tvm_scan.algebra.base import Element, Forgetting, NotInFamily, Plain, System
-from tvm_scan.algebra.literal import is_float, zero, zero_keeping_product
+from tvm_scan.algebra.literal import is_constant, is_float, zero, zero_keeping_product
 from tvm_scan.algebra.reduce_match import OPERATORS, Choice, match_choice, match_operator
 from tvm_scan.text import as_text
 
@@ -54,7 +54,7 @@ class Reduce(Forgetting):
             a, b = parts
             if a is None:
                 return cls("add", zero(dtype) if b is None else b, dtype)
-            if b is None and not _is_zero(a):
+            if b is None and not is_constant(a, 0):
                 return cls("mul", a, dtype)
             return NotInFamily(step, "both a gate and an offset: affine, not a reduction")
         if is_float(dtype) and (chosen := match_choice(step, old)) is not None:
@@ -182,7 +182,3 @@ class Reduce(Forgetting):
             "apply": of("h", "x"),
             "x": as_text(self.x),
         }
-
-
-def _is_zero(expr: Any) -> bool:
-    return isinstance(expr, tirx.FloatImm | tirx.IntImm) and float(expr.value) == 0.0

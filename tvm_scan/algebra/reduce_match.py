@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.algebra.choices import as_choice
+from tvm_scan.algebra.choices import as_choice, as_extremum
 from tvm_scan.algebra.literal import all_ones, is_float, largest, one, smallest, zero
 
 
@@ -69,36 +69,22 @@ class Choice:
         return tirx.Select(cond, h, x) if self.keeps else tirx.Select(cond, x, h)
 
 
-_NODES: tuple[tuple[Any, str], ...] = (
-    (tirx.Max, "max"),
-    (tirx.Min, "min"),
-    (tirx.BitwiseAnd, "and"),
-    (tirx.BitwiseOr, "or"),
-    (tirx.BitwiseXor, "xor"),
-)
-_CALLS = {
-    "tirx.bitwise_and": "and",
-    "tirx.bitwise_or": "or",
-    "tirx.bitwise_xor": "xor",
-    "prim.bitwise_and": "and",
-    "prim.bitwise_or": "or",
-    "prim.bitwise_xor": "xor",
+_NODES: dict[Any, str] = {
+    tirx.Max: "max",
+    tirx.Min: "min",
+    tirx.BitwiseAnd: "and",
+    tirx.BitwiseOr: "or",
+    tirx.BitwiseXor: "xor",
+    tirx.And: "and",
+    tirx.Or: "or",
 }
 
 
 def _operands(e: Any) -> tuple[str, Any, Any] | None:
-    for node, op in _NODES:
-        if isinstance(e, node):
-            return op, e.a, e.b
-    if tir.dtype_of(e) == "bool":
-        if isinstance(e, tirx.And):
-            return "and", e.a, e.b
-        if isinstance(e, tirx.Or):
-            return "or", e.a, e.b
-        if isinstance(e, tirx.NE) and tir.dtype_of(e.a) == "bool":
-            return "xor", e.a, e.b
-    called = _CALLS.get(tir.call_name(e) or "")
-    return None if called is None else (called, e.args[0], e.args[1])
+    op = _NODES.get(type(e))
+    if isinstance(e, tirx.NE) and tir.dtype_of(e.a) == "bool":
+        op = "xor"
+    return None if op is None else (op, e.a, e.b)
 
 
 def match_operator(e: Any, old: Var) -> tuple[str, Any, bool] | None:
@@ -121,8 +107,7 @@ def match_operator(e: Any, old: Var) -> tuple[str, Any, bool] | None:
     nested = match_operator(inner, old)
     if nested is None or nested[0] != op:
         return None
-    floats = is_float(tir.dtype_of(e))
-    if floats:
+    if is_float(tir.dtype_of(e)):
         # NaN makes regrouping inside one step inexact; take it only where it cannot matter.
         return None
     return op, OPERATORS[op].apply(nested[1], x), True
@@ -133,16 +118,9 @@ def _selected(e: Any, old: Var) -> tuple[str, Any, Any] | None:
     choice = as_choice(e)
     if choice is None or is_float(tir.dtype_of(e)):
         return None
-    cond, yes, no = choice
-    for node, op in ((tirx.GT, "max"), (tirx.GE, "max"), (tirx.LT, "min"), (tirx.LE, "min")):
-        if isinstance(cond, node):
-            same = tir.structurally_equal(cond.a, yes) and tir.structurally_equal(cond.b, no)
-            swapped = tir.structurally_equal(cond.a, no) and tir.structurally_equal(cond.b, yes)
-            if same:
-                return op, yes, no
-            if swapped:
-                return {"max": "min", "min": "max"}[op], yes, no
-    return None
+    _, yes, no = choice
+    kind = as_extremum(*choice)
+    return None if kind is None else (_NODES[kind], yes, no)
 
 
 _TESTS = ((tirx.GT, True), (tirx.GE, True), (tirx.LT, False), (tirx.LE, False))

@@ -67,12 +67,13 @@ def prove(recurrence: Recurrence, *, seconds: float = 5.0) -> Certificate:
         )
     import z3
 
-    from tvm_scan.proof.groups import problems_of
+    from tvm_scan.proof.problem import problem_of
     from tvm_scan.proof.prover import prove_group
 
     begin = time.perf_counter()
     with _LOCK:
-        groups = tuple(prove_group(problem, seconds) for problem in problems_of(recurrence))
+        problems = [problem_of(recurrence, group) for group in recurrence.groups]
+        groups = tuple(prove_group(problem, seconds) for problem in problems)
     attrs: Any = recurrence.func.attrs or {}
     return Certificate(
         function=str(attrs.get("global_symbol", "main")),

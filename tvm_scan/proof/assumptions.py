@@ -5,8 +5,8 @@ from __future__ import annotations
 from tvm_scan import tir
 from tvm_scan.algebra.literal import bits_of, is_integer
 from tvm_scan.proof.elements import Fact
-from tvm_scan.proof.problem import Theory, all_checks
-from tvm_scan.proof.translate import NONE
+from tvm_scan.proof.problem import Theory
+from tvm_scan.proof.translate import NONE, all_checks
 from tvm_scan.proof.untranslatable import UntranslatableError
 
 

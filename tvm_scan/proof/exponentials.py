@@ -8,6 +8,7 @@ is an equality of rational functions. These are all the axioms of ``exp`` and ``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import z3
@@ -24,13 +25,12 @@ from tvm_scan.proof.untranslatable import UntranslatableError
 _LOGARITHMS = {"exp", "log", "log1p"}
 
 
-def mentions_logarithms(exprs: Any, names: tir.VarMap) -> bool:
+def mentions_logarithms(exprs: Any, names: Sequence[Var]) -> bool:
     """Return whether a logarithm or an exponential is taken of any of the variables."""
     return any(
         (tir.call_name(call) or "").rpartition(".")[2] in _LOGARITHMS
-        and tir.contains_var(call, names.keys())
-        for e in exprs
-        for call in tir.nodes(e, Call)
+        and tir.contains_var(call, names)
+        for call in tir.nodes(exprs, Call)
     )
 
 
@@ -65,7 +65,7 @@ class ExponentialTranslator(Translator):
         if word == "log1p":
             inner = self._ordinary(e.args[0])
             return Term(inner.value + Image.const(1), inner.checks)
-        if word in ("fabs", "abs"):
+        if word == "fabs":
             inner = self(e.args[0])
             other = self._quotient(Term(Image.const(1)), inner)
             less = inner.value.less(Image.const(1))

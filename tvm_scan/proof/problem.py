@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tvm import tirx
@@ -10,14 +11,15 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra import Algebra, Automaton, Declared
-from tvm_scan.algebra.base import Element, Forgetting
+from tvm_scan.algebra.base import Element
 from tvm_scan.algebra.literal import is_bool, is_float, is_integer
 from tvm_scan.algebra.reduce import Reduce
 from tvm_scan.proof.atoms import Atoms, unknown_value
 from tvm_scan.proof.exponentials import ExponentialTranslator, mentions_logarithms
 from tvm_scan.proof.images import Fraction
 from tvm_scan.proof.logic import Bool, conj, equal
-from tvm_scan.proof.translate import NONE, Checks, Term, Translator
+from tvm_scan.proof.translate import BITWISE, Term, Translator, all_checks
+from tvm_scan.recurrence import Group, Recurrence
 
 #: Steps of a lane where the loop does not say how many.
 MOST_STEPS = 1 << 28
@@ -92,7 +94,7 @@ class Problem:
     def divides(self) -> bool:
         """Return whether integers are divided, by the loop or by the algebra."""
         divisions = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
-        return any(map(_is_of_integers, tir.nodes(self._exprs, *divisions)))
+        return any(map(_is_of_integers, tir.nodes(self.exprs, *divisions)))
 
     @property
     def moves_bits(self) -> bool:
@@ -100,26 +102,40 @@ class Problem:
 
         A mask of low bits is no such thing, but a remainder.
         """
-        kinds = (
-            tirx.LShift,
-            tirx.RShift,
-            tirx.BitwiseAnd,
-            tirx.BitwiseOr,
-            tirx.BitwiseXor,
-            tirx.BitwiseNot,
-        )
-        return any(map(_mixes_bits, tir.nodes(self._exprs, *kinds)))
+        kinds = (tirx.LShift, tirx.RShift, tirx.BitwiseNot, *BITWISE)
+        return any(map(_mixes_bits, tir.nodes(self.exprs, *kinds)))
+
+    @cached_property
+    def parts(self) -> tuple[Var, ...]:
+        """Variables for the parts of an element."""
+        return tuple(tirx.Var(f"e{i}", dtype) for i, dtype in enumerate(self.algebra.dtypes))
 
     @property
-    def _exprs(self) -> Element:
+    def exprs(self) -> Element:
         """Carries after the loop's step, and after an element is applied."""
-        parts = tuple(tirx.Var(f"e{i}", dtype) for i, dtype in enumerate(self.algebra.dtypes))
-        return (*self.steps, *self.algebra.apply(parts, self.olds))
+        return (*self.steps, *self.algebra.apply(self.parts, self.olds))
 
     @property
     def most_steps(self) -> int:
         """Number of steps that one element stands for at most."""
         return MOST_STEPS if self.length is None else max(self.length, 1)
+
+
+def problem_of(recurrence: Recurrence, group: Group) -> Problem:
+    """The problem of one group; carries of other groups are its inputs: replayed before it."""
+    carries = [recurrence.carries[i] for i in group.carries]
+    axes = (*recurrence.axes, *recurrence.state_axes(group))
+    moving = (recurrence.time.var, *(carry.before for carry in recurrence.carries))
+    return Problem(
+        algebra=group.algebra,
+        steps=tuple(carry.step for carry in carries),
+        olds=tuple(carry.old for carry in carries),
+        dtypes=tuple(carry.dtype for carry in carries),
+        first=carries[0].first,
+        extents=tir.VarMap((axis.var, axis.extent) for axis in axes),
+        moving=tir.VarMap((var, True) for var in moving),
+        length=tir.as_int(recurrence.time.extent),
+    )
 
 
 class Theory:
@@ -144,14 +160,7 @@ class Theory:
     ) -> None:
         self.problem, self.arithmetic, self.exact = problem, arithmetic, exact
         self.promised = promised
-        algebra = problem.algebra
-        olds = tir.VarMap((old, True) for old in problem.olds)
-        parts = [tirx.Var(f"e{i}", dtype) for i, dtype in enumerate(algebra.dtypes)]
-        applied = algebra.apply(tuple(parts), problem.olds)
-        everything = tir.VarMap((v, True) for v in (*problem.olds, *parts))
-        self.images = mentions_logarithms(problem.steps, olds) or mentions_logarithms(
-            applied, everything
-        )
+        self.images = mentions_logarithms(problem.exprs, (*problem.olds, *problem.parts))
         self.tables = tir.VarMap((load.source, True) for load in problem.tables)
 
     @property
@@ -232,14 +241,6 @@ class Theory:
             return a.same(b)
         return equal(a, b) if is_bool(dtype) else a == b
 
-    @property
-    def neutral(self) -> Element | None:
-        """Carries before step 0, where that sets them; None where it does not."""
-        algebra = self.problem.algebra
-        if self.problem.first is None or not isinstance(algebra, Forgetting):
-            return None
-        return algebra.neutral()
-
 
 def _mixes_bits(operator: Any) -> bool:
     if isinstance(operator, tirx.BitwiseAnd):
@@ -251,11 +252,3 @@ def _mixes_bits(operator: Any) -> bool:
 
 def _is_of_integers(division: Any) -> bool:
     return is_integer(tir.dtype_of(division))
-
-
-def all_checks(terms: list[Term]) -> Checks:
-    """The checks of several terms."""
-    out = NONE
-    for term in terms:
-        out = out & term.checks
-    return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from tvm_scan.algebra.literal import is_integer
 from tvm_scan.proof.assumptions import assumptions_of, numbers_of
@@ -30,6 +31,10 @@ CLAIMS = {
     "numbers": "no sum or product of the scan overflows where the loop's do not",
     "two steps": "apply(combine(lift(x1), lift(x2)), h) = step(step(h, x1), x2)",
 }
+
+
+def _said(name: str, verdict: Verdict, seconds: float, **more: Any) -> Statement:
+    return Statement(name, CLAIMS[name], verdict, seconds, **more)
 
 
 @dataclass(eq=False)
@@ -111,14 +116,14 @@ def _ask_all(attempt: _Attempt, questions: Questions, seconds: float) -> None:
         if not answer.holds:
             attempt.fault = f"{name} is {'wrong' if answer.holds is False else 'undecided'}"
             return False
-        attempt.statements.append(Statement(name, CLAIMS[name], Verdict.PROVEN, answer.seconds))
+        attempt.statements.append(_said(name, Verdict.PROVEN, answer.seconds))
         return True
 
     if not (asked("step", questions.step()) and asked("first step", questions.first())):
         return
     facts, spent = facts_of(questions, seconds)
     attempt.facts = facts
-    attempt.statements.append(Statement("elements", CLAIMS["elements"], Verdict.PROVEN, spent))
+    attempt.statements.append(_said("elements", Verdict.PROVEN, spent))
     _ = (
         asked("composition", questions.composition(facts))
         and asked("identity", questions.identity())
@@ -164,23 +169,21 @@ def _numbers(questions: Questions, facts: tuple[Fact, ...], seconds: float) -> S
     both = [questions.numbers_of_step(), questions.numbers(facts)]
     if all(question.goal is True for question in both):
         has_integers = any(is_integer(d) for d in questions.algebra.dtypes)
-        return (
-            Statement("numbers", CLAIMS["numbers"], Verdict.PROVEN, 0.0) if has_integers else None
-        )
+        return _said("numbers", Verdict.PROVEN, 0.0) if has_integers else None
     spent, note = 0.0, ""
     for question in both:
         of_words = isinstance(questions.theory.arithmetic, BitVectors)
         if of_words and question.goal is not True and multiplies(question.goal):
             # Products of any two words overflow; there is nothing to ask.
-            return Statement("numbers", CLAIMS["numbers"], Verdict.ASSUMED, spent)
+            return _said("numbers", Verdict.ASSUMED, spent)
         answer = ask(question.assumed, question.goal, seconds)
         spent += answer.seconds
         if not answer.holds:
             if answer.model is not None:
                 values = shown_values(answer.model, question.shown, questions.theory)
                 note = "as in " + ", ".join(f"{name} = {value}" for name, value in values)
-            return Statement("numbers", CLAIMS["numbers"], Verdict.ASSUMED, spent, note=note)
-    return Statement("numbers", CLAIMS["numbers"], Verdict.PROVEN, spent)
+            return _said("numbers", Verdict.ASSUMED, spent, note=note)
+    return _said("numbers", Verdict.PROVEN, spent)
 
 
 def _refuted(attempts: list[_Attempt], refutation: _Refutation | None) -> GroupProof:
@@ -190,7 +193,7 @@ def _refuted(attempts: list[_Attempt], refutation: _Refutation | None) -> GroupP
         reasons = "; ".join(f"{a.theory.name}: {a.fault}" for a in attempts)
         name = best.fault.partition(" is ")[0]
         name = name if name in CLAIMS else "step"
-        last = Statement(name, CLAIMS[name], Verdict.UNDECIDED, 0.0, note=reasons)
+        last = _said(name, Verdict.UNDECIDED, 0.0, note=reasons)
         theory = best.theory
     else:
         last, theory = refutation.statement, refutation.theory
@@ -229,6 +232,6 @@ def _counterexample(problem: Problem, seconds: float, glance: bool = False) -> _
             if answer.holds is not False or theory.is_guess(question.atoms):
                 continue
             values = tuple(shown_values(answer.model, question.shown, theory))
-            said = Statement(name, CLAIMS[name], Verdict.REFUTED, answer.seconds, values)
+            said = _said(name, Verdict.REFUTED, answer.seconds, counterexample=values)
             return _Refutation(said, theory)
     return None

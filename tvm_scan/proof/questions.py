@@ -12,8 +12,8 @@ from tvm_scan.algebra.base import Element, Forgetting
 from tvm_scan.proof.atoms import Atoms
 from tvm_scan.proof.elements import Fact, Unknowns, holds_of, unknown_element
 from tvm_scan.proof.logic import Bool, conj, implies
-from tvm_scan.proof.problem import Theory, all_checks
-from tvm_scan.proof.translate import Term, Translator
+from tvm_scan.proof.problem import Theory
+from tvm_scan.proof.translate import Term, Translator, all_checks
 
 
 @dataclass(eq=False)
@@ -64,6 +64,10 @@ class Questions:
         self.theory, self.problem = theory, theory.problem
         self.algebra = self.problem.algebra
         self.dtypes = self.problem.dtypes
+        #: Where step 0 sets the carries: its element, and the carries before it.
+        self.constant: tuple[Element, Element] | None = None
+        if self.problem.first is not None and isinstance(self.algebra, Forgetting):
+            self.constant = self.algebra.constant((self.problem.first,)), self.algebra.neutral()
 
     # ---- the step -----------------------------------------------------------------------------
 
@@ -76,20 +80,18 @@ class Questions:
         got = run.every(self.algebra.apply(self.algebra.lift(), p.olds))
         assumed += [theory.loop_defined(after), theory.indexed(run, p.olds)]
         assumed.append(theory.indexed(run, p.steps))
-        return self._same(
-            assumed, got, after, names, [run], {"the loop": after, "the element": got}
-        )
+        shown = {"the loop": after, "the element": got}
+        return self._same(assumed, got, after, [run], shown)
 
     def first(self) -> Question | None:
         """The element of step 0 applied to the neutral carries is what step 0 sets."""
-        neutral, theory = self.theory.neutral, self.theory
-        if neutral is None or not isinstance(self.algebra, Forgetting):
+        if self.constant is None:
             return None
+        theory, (constant, neutral) = self.theory, self.constant
         run = theory.translator(tir.VarMap())
         after = [run(self.problem.first)]
-        constant = self.algebra.constant((self.problem.first,))
         got = run.every(self.algebra.apply(constant, neutral))
-        return self._same([theory.loop_defined(after)], got, after, tir.VarMap(), [run], {})
+        return self._same([theory.loop_defined(after)], got, after, [run], {})
 
     def two_steps(self) -> Question:
         """The elements of two steps, combined and applied, are two steps of the loop."""
@@ -108,7 +110,7 @@ class Questions:
         if theory.promised:
             assumed.append(theory.meant(got))
         shown = {"the loop": twice, "the scan": got}
-        return self._same(assumed, got, twice, names, [run, again], shown)
+        return self._same(assumed, got, twice, [run, again], shown)
 
     def _named(self, name: str, run: Translator) -> tir.VarMap:
         lifted = zip(self.algebra.lift(), self.algebra.dtypes, strict=True)
@@ -163,7 +165,7 @@ class Questions:
         if theory.promised:
             assumed.append(theory.meant([*parts, *got]))
         shown = {"one after the other": want, "combined": got}
-        question = self._same(assumed, got, want, names, [run], shown)
+        question = self._same(assumed, got, want, [run], shown)
         question.goal = conj(all_checks(parts).defined, question.goal)
         return question
 
@@ -175,7 +177,7 @@ class Questions:
         assumed.append(theory.indexed(run, p.olds))
         got = run.every(self.algebra.apply(self.algebra.identity(), p.olds))
         want = [names[old] for old in p.olds]
-        return self._same(assumed, got, want, names, [run], {"applied": got})
+        return self._same(assumed, got, want, [run], {"applied": got})
 
     def extension(self, facts: tuple[Fact, ...]) -> Question | None:
         """``extend(f, step)`` acts as ``f`` followed by the lifted step.
@@ -194,7 +196,7 @@ class Questions:
         want = self._in_turn(f.parts, lifted, run, assumed)
         extended = self.algebra.extend(f.parts, lifted)
         got = run.every(self.algebra.apply(extended, self.problem.olds))
-        return self._same(assumed, got, want, names, [run], {"want": want, "extended": got})
+        return self._same(assumed, got, want, [run], {"want": want, "extended": got})
 
     def plain(self, facts: tuple[Fact, ...]) -> Question | None:
         """The cheaper formulas are the same where their condition says so."""
@@ -214,7 +216,7 @@ class Questions:
         same = implies(exact, theory.same(got, want, self.dtypes))
         goal = conj(same, theory.same(after_identity, before, self.dtypes))
         shown = {"combined": want, "plainly": got}
-        return self._asked(assumed, goal, goal, names, [run], shown)
+        return self._asked(assumed, goal, goal, [run], shown)
 
     def numbers_of_step(self) -> Question:
         """Nothing of 32 or 64 bits overflows in an element and its application but in the loop."""
@@ -223,7 +225,7 @@ class Questions:
         run = theory.translator(names)
         loop = run.every(p.steps)
         assumed += [theory.loop_defined(loop), all_checks(loop).stays]
-        return self._stays(assumed, self.algebra.lift(), names, run)
+        return self._stays(assumed, self.algebra.lift(), run)
 
     def numbers(self, facts: tuple[Fact, ...]) -> Question:
         """Nothing of 32 or 64 bits overflows in a combination that does not one after the other."""
@@ -233,13 +235,11 @@ class Questions:
         between = self.algebra.apply(f.parts, p.olds)
         want = run.every(self.algebra.apply(g.parts, between))
         assumed += [theory.meant(want), all_checks(want).stays]
-        return self._stays(assumed, self.algebra.combine(f.parts, g.parts), names, run)
+        return self._stays(assumed, self.algebra.combine(f.parts, g.parts), run)
 
-    def _stays(
-        self, assumed: list[Bool], element: Element, names: tir.VarMap, run: Translator
-    ) -> Question:
+    def _stays(self, assumed: list[Bool], element: Element, run: Translator) -> Question:
         values = run.every((*element, *self.algebra.apply(element, self.problem.olds)))
-        return self._asked(assumed, all_checks(values).stays, True, names, [run], {})
+        return self._asked(assumed, all_checks(values).stays, True, [run], {})
 
     # ---- facts --------------------------------------------------------------------------------
 
@@ -247,8 +247,8 @@ class Questions:
         """Elements that are made of no other: of a step, of step 0, of no steps."""
         theory = self.theory
         elements: list[tuple[Element, int]] = [(self.algebra.lift(), 1)]
-        if theory.neutral is not None and isinstance(self.algebra, Forgetting):
-            elements.append((self.algebra.constant((self.problem.first,)), 1))
+        if self.constant is not None:
+            elements.append((self.constant[0], 1))
         elements.append((self.algebra.identity(), 0))
         out = []
         for parts, steps in elements:
@@ -279,27 +279,26 @@ class Questions:
         assumed: list[Bool],
         got: list[Term],
         want: list[Term],
-        names: tir.VarMap,
         runs: list[Translator],
         shown: dict[str, list[Term]],
     ) -> Question:
         """The question whether results mean what is said of them, and are the same as others."""
         same = self.theory.same(got, want, self.dtypes)
         goal = conj(self.theory.meant(got), same)
-        return self._asked(assumed, goal, same, names, runs, shown)
+        return self._asked(assumed, goal, same, runs, shown)
 
     def _asked(
         self,
         assumed: list[Bool],
         goal: Bool,
         values: Bool,
-        names: tir.VarMap,
         runs: list[Translator],
         results: dict[str, list[Term]],
     ) -> Question:
         atoms = [run.atoms for run in runs]
         facts = [fact for each in atoms for fact in each.facts]
-        shown = [(str(var.name), tir.dtype_of(var), term.value) for var, term in names.items()]
+        names = runs[0].names.items()
+        shown = [(str(var.name), tir.dtype_of(var), term.value) for var, term in names]
         for each in atoms:
             shown += [(name, dtype, term) for name, (dtype, term) in each.unknowns.items()]
         for name, terms in results.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import z3
 from tvm import tirx
@@ -22,8 +22,7 @@ from tvm_scan.proof.reals import Real
 from tvm_scan.proof.untranslatable import UntranslatableError
 
 
-@dataclass(frozen=True, eq=False)
-class Checks:
+class Checks(NamedTuple):
     """Conditions under which an expression means what it was translated to.
 
     Attributes
@@ -47,13 +46,7 @@ class Checks:
     finite: Bool = True
 
     def __and__(self, other: Checks) -> Checks:
-        return Checks(
-            conj(self.overflow, other.overflow),
-            conj(self.unsigned, other.unsigned),
-            conj(self.defined, other.defined),
-            conj(self.lossless, other.lossless),
-            conj(self.finite, other.finite),
-        )
+        return Checks(*map(conj, self, other))
 
     @property
     def stays(self) -> Bool:
@@ -72,10 +65,18 @@ class Term:
     checks: Checks = NONE
 
 
+def all_checks(terms: list[Term]) -> Checks:
+    """The checks of several terms."""
+    out = NONE
+    for term in terms:
+        out = out & term.checks
+    return out
+
+
 _LOGIC = {tirx.And: conj, tirx.Or: disj}
 _COMPARE = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
-_BITS = {tirx.BitwiseAnd: "and", tirx.BitwiseOr: "or", tirx.BitwiseXor: "xor"}
-_BIT_CALLS = {"bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor"}
+#: Kind of node -> what it does with bits.
+BITWISE = {tirx.BitwiseAnd: "and", tirx.BitwiseOr: "or", tirx.BitwiseXor: "xor"}
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
@@ -157,8 +158,8 @@ class Translator:
             if kind is tirx.Min and is_end(e.b, 1):
                 keep = conj(neg(a.up), neg(a.nan))
             return Term(self.pick(keep, a, b), checks)
-        if kind in _BITS:
-            return self._bitwise(_BITS[kind], a, b, dtype, checks)
+        if kind in BITWISE:
+            return self._bitwise(BITWISE[kind], a, b, dtype, checks)
         if is_bool(dtype):
             raise UntranslatableError(f"{kind.__name__} of truth values")
         if is_float(dtype):
@@ -241,13 +242,9 @@ class Translator:
         test, left, right = self(condition), self(yes), self(no)
         value = self.pick(test.value, left.value, right.value)
         a, b = left.checks, right.checks
-        chosen = Checks(
-            choose(test.value, a.overflow, b.overflow),
-            choose(test.value, a.unsigned, b.unsigned),
-            conj(a.defined, b.defined) if eager else choose(test.value, a.defined, b.defined),
-            choose(test.value, a.lossless, b.lossless),
-            choose(test.value, a.finite, b.finite),
-        )
+        chosen = Checks(*(choose(test.value, *both) for both in zip(a, b, strict=True)))
+        if eager:
+            chosen = chosen._replace(defined=conj(a.defined, b.defined))
         return Term(value, test.checks & chosen)
 
     def _cast(self, inner: Any, dtype: str) -> Term:
@@ -291,18 +288,11 @@ class Translator:
             return self(e.args[0])
         if word == "fma":
             return self(e.args[0] * e.args[1] + e.args[2])
-        if word in _BIT_CALLS:
-            a, b = self(e.args[0]), self(e.args[1])
-            return self._bitwise(_BIT_CALLS[word], a.value, b.value, dtype, a.checks & b.checks)
-        if word == "bitwise_not":
-            return self._inverted(e.args[0], dtype)
-        args = [self(arg) for arg in e.args]
-        checks = NONE
-        for arg in args:
-            checks = checks & arg.checks
+        args = self.every(e.args)
+        checks = all_checks(args)
         if word == "isnan":
             return Term(args[0].value.nan, checks)
-        if word in ("fabs", "abs") and is_float(dtype):
+        if word == "fabs":
             x = args[0].value
             return Term(Real.pick(x.less(Real.const(0.0)), -x, x), checks)
         values = [arg.value.value if isinstance(arg.value, Real) else arg.value for arg in args]
