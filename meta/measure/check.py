@@ -8,7 +8,7 @@ decaying below the rounding error.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,6 +146,28 @@ def compare(case: Case, got: list[np.ndarray]) -> str | None:
                 f"loop has it on {case.name} inputs, got {array[where]} "
                 f"(allowed {case.bound * scale:.3g})"
             )
+    return None
+
+
+def first_difference(cases: list[Case], run: Callable[..., Any], device: Any) -> str | None:
+    """Run a function on every case, and say how it differs from the loop; None where it does not.
+
+    Parameters
+    ----------
+    cases : list of Case
+        Inputs, and the loop's results.
+    run : callable
+        Takes the tensors of all parameters.
+    device : Device
+        Where it runs.
+    """
+    for case in cases:
+        tensors = [tvm.runtime.tensor(array, device) for array in case.inputs]
+        run(*tensors)
+        device.sync()
+        difference = compare(case, [tensors[position].numpy() for position, _ in case.expected])
+        if difference is not None:
+            return difference
     return None
 
 

@@ -21,7 +21,7 @@ from tvm.support.popen_pool import MapResult, PopenPoolExecutor, StatusKind
 from tvm_scan._lean import leave_torch_out_of_workers
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
-from tvm_scan.meta.measure.check import Case, compare, load_cases
+from tvm_scan.meta.measure.check import Case, first_difference, load_cases
 from tvm_scan.meta.measure.scratch import worker_initializer
 from tvm_scan.schedules import expand_scans
 
@@ -151,13 +151,10 @@ def _cases(path: Path) -> list[Case]:
     return load_cases(path)
 
 
-def _tensors(case: Case, device: Any) -> list[Any]:
-    return [tvm.runtime.tensor(array, device) for array in case.inputs]
-
-
 def allocate(cases: Path, device: Any, _info: Any, repeat: int) -> list[list[Any]]:
     """Tensors of the first case for the timing, ``repeat`` times."""
-    return [_tensors(_cases(cases)[0], device) for _ in range(repeat)]
+    inputs = _cases(cases)[0].inputs
+    return [[tvm.runtime.tensor(array, device) for array in inputs] for _ in range(repeat)]
 
 
 def run_checked(cases: Path, module: Any, device: Any, config: Any, arguments: Any) -> list[float]:
@@ -186,13 +183,8 @@ def run_checked(cases: Path, module: Any, device: Any, config: Any, arguments: A
     ScanError
         If a result differs from the loop's.
     """
-    run = module["main"]
-    for case in _cases(cases):
-        tensors = _tensors(case, device)
-        run(*tensors)
-        device.sync()
-        difference = compare(case, [tensors[position].numpy() for position, _ in case.expected])
-        if difference is not None:
-            raise ScanError(difference)
+    difference = first_difference(_cases(cases), module["main"], device)
+    if difference is not None:
+        raise ScanError(difference)
     seconds: list[float] = run_evaluator_common(module, device, config, arguments)
     return seconds

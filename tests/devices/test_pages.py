@@ -175,7 +175,7 @@ def test_one_mamba_layer_on_text(pages, browser):
           return [[...loop.output], [...kernels.output]];
         }})()"""
     )
-    want = MambaLayer(8, 4).reference(TEXT)
+    want = MambaLayer(8, 4).reference(np.frombuffer(TEXT, np.uint8)[None])
     scale = np.abs(want).max()
     for got, bound in ((loop, 1e-6), (kernels, 3e-5)):
         assert np.abs(np.reshape(got, want.shape) - want).max() < bound * scale

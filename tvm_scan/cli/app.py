@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -33,43 +32,32 @@ COMMANDS = {name: group for group, names in _GROUPS.items() for name in names}
 MODULES = {"import": "import_"}
 
 
-class _Table(Mapping[str, Any]):
+class _Commands(TyperGroup):
     """Commands by name, each imported when it is looked up first."""
 
-    def __init__(self) -> None:
-        self._built: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._built:
-            self._built[name] = self._build(name, COMMANDS[name])
-        return self._built[name]
-
-    def _build(self, name: str, group: str) -> Any:
-        module = import_module(f"tvm_scan.cli.{MODULES.get(name, name)}")
-        typer_app = module.command
-        if not isinstance(typer_app, typer.Typer):  # else it is a group with commands of its own
-            typer_app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-            typer_app.command(name, context_settings=getattr(module, "SETTINGS", None))(
-                module.command
-            )
-        built: Any = typer.main.get_command(typer_app)
-        built.name, built.rich_help_panel = name, group
-        return built
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-
-class _Commands(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands: Any = _Table()
+        self.commands: Any = dict.fromkeys(COMMANDS)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = _built(cmd_name)
+        return self.commands.get(cmd_name)
+
+
+def _built(name: str) -> Any:
+    module = import_module(f"tvm_scan.cli.{MODULES.get(name, name)}")
+    typer_app = module.command
+    if not isinstance(typer_app, typer.Typer):  # else it is a group with commands of its own
+        typer_app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        settings = getattr(module, "SETTINGS", None)
+        typer_app.command(name, context_settings=settings)(module.command)
+    built: Any = typer.main.get_command(typer_app)
+    built.name, built.rich_help_panel = name, COMMANDS[name]
+    return built
 
 
 app = typer.Typer(

@@ -12,8 +12,6 @@ from tvm_scan.cli.support.options import Json
 from tvm_scan.cli.support.terminal import print_json, print_wrapped, visible
 
 command = typer.Typer(
-    help="Look at the kernels that the torch functions keep on disk, limit or remove them.\n\n"
-    "Example: tvm-scan cache",
     add_completion=False,
     invoke_without_command=True,
     rich_markup_mode="rich",

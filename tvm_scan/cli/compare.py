@@ -53,7 +53,7 @@ def command(
     ((_, loop),) = program.items()
     find_loop(loop)
     compared = [side_of(text, loop, on) for text in dict.fromkeys(sides)]
-    rows, wrong = measure_sides(loop, compared, on, make_cases(loop), seconds)
+    rows, wrong = measure_sides(compared, on, make_cases(loop), seconds)
     report = {"function": what, "rows": [asdict(row) for row in rows], "wrong": wrong}
     print_json(report) if as_json else _show(rows)
     if wrong:

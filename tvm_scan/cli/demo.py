@@ -65,8 +65,8 @@ def command(
     sequential()
     scan()
     want = layer.reference(tokens)
-    got = layer.finish(scan_out["out"].numpy().astype("float64"))
-    loop = layer.finish(loop_out["out"].numpy().astype("float64"))
+    got = layer.finish(scan_out["out"].numpy())
+    loop = layer.finish(loop_out["out"].numpy())
     scale = float(np.max(np.abs(want)))
     error, loop_error = (float(np.max(np.abs(value - want))) / scale for value in (got, loop))
     calls: dict[str, Any] = {"sequential TIR loop": sequential, "tvm_scan": scan}

@@ -83,6 +83,13 @@ def _pip(what: str) -> str:
     return f"{sys.executable} -m pip install '{what}'"
 
 
+def _optional(name: str, found: str | None, use: str, fix: str) -> Finding:
+    """What only some commands need."""
+    if found:
+        return Finding(name, OK, found)
+    return Finding(name, OPTIONAL, f"none; needed for {use}", fix)
+
+
 def _versions() -> list[Finding]:
     tvm, ffi = installed("apache-tvm"), installed("apache-tvm-ffi")
     fault = check_versions(tvm, ffi)
@@ -142,38 +149,26 @@ def _packages() -> list[Finding]:
         ("onnx", ("onnx",), "tvm_scan[onnx]", "models as .onnx"),
         ("z3", ("z3-solver",), "tvm_scan[proof]", "explain --prove"),
     ]
-    out = []
-    for name, distributions, extra, use in wanted:
-        versions = [v for d in distributions if (v := installed(d)) is not None]
-        if versions:
-            out.append(Finding(name, OK, versions[0]))
-        else:
-            out.append(Finding(name, OPTIONAL, f"none; needed for {use}", _pip(extra)))
-    return out
+    return [
+        _optional(name, next(filter(None, map(installed, distributions)), None), use, _pip(extra))
+        for name, distributions, extra, use in wanted
+    ]
 
 
 def _tools() -> list[Finding]:
     from tvm_scan._toolkit import toolkit_environment
 
-    out = []
     compiler = shutil.which("g++") or shutil.which("c++")
-    if compiler:
-        out.append(Finding("c++ compiler", OK, compiler))
-    else:
-        fix = "apt-get install g++"
-        out.append(Finding("c++ compiler", OPTIONAL, "none; needed to write libraries", fix))
     nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
     pip = toolkit_environment().get("CUDA_PATH")
-    if nvcc:
-        out.append(Finding("cuda compiler", OK, f"{nvcc}, {_last_line([nvcc, '--version'])}"))
-    elif pip:
-        out.append(Finding("cuda compiler", OK, f"NVRTC from PyPI at {pip}"))
-    else:
-        fix = _pip("tvm_scan[cuda]")
-        out.append(Finding("cuda compiler", OPTIONAL, "none; needed for --target cuda", fix))
+    cuda = f"{nvcc}, {_last_line([nvcc, '--version'])}" if nvcc else None
+    cuda = f"NVRTC from PyPI at {pip}" if cuda is None and pip else cuda
     gpu = _last_line(_GPU_QUERY)
-    out.append(Finding("gpu", OK, gpu) if gpu else Finding("gpu", OPTIONAL, "none (nvidia-smi)"))
-    return out
+    return [
+        _optional("c++ compiler", compiler, "writing libraries", "apt-get install g++"),
+        _optional("cuda compiler", cuda, "--target cuda", _pip("tvm_scan[cuda]")),
+        Finding("gpu", OK, gpu) if gpu else Finding("gpu", OPTIONAL, "none (nvidia-smi)"),
+    ]
 
 
 def _drivers() -> list[Finding]:
@@ -184,11 +179,12 @@ def _drivers() -> list[Finding]:
 
     out, rows = [], [row for row in DEVICES.values() if row.driver == row.name]
     for row in rows:
-        name, use = f"{row.name} driver", f"none; needed for verify --target {row.name}"
+        driver, fix = None, ""
         try:
-            out.append(Finding(name, OK, driver_of(row).name))
+            driver = driver_of(row).name
         except ScanError as error:
-            out.append(Finding(name, OPTIONAL, use, str(error).rpartition(": ")[2]))
+            fix = str(error).rpartition(": ")[2]
+        out.append(_optional(f"{row.name} driver", driver, f"verify --target {row.name}", fix))
     return out
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tvm_scan.meta.search.result import FunctionResult, TuningResult
 
 
+#: What a report has of every trial beside its plan.
+_FACTS = ("seconds", "error", "wrong", "recorded")
 #: Trials for each function where only minutes are given.
 _MANY = 100_000
 
@@ -147,13 +149,7 @@ def _report(result: TuningResult) -> dict[str, Any]:
                 "default_seconds": None if f.default is None else f.default.seconds,
                 "sequential_seconds": None if f.sequential is None else f.sequential.seconds,
                 "trials": [
-                    {
-                        "plan": str(t),
-                        "seconds": t.seconds,
-                        "error": t.error,
-                        "wrong": t.wrong,
-                        "recorded": t.recorded,
-                    }
+                    {"plan": str(t), **{name: getattr(t, name) for name in _FACTS}}
                     for t in f.trials
                 ],
             }

@@ -14,7 +14,7 @@ from torch import Tensor
 from tvm_scan.torch.arguments import check, widened
 from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.functions.mamba import selective_scan
-from tvm_scan.torch.functions.packed_states import states_of_sequences
+from tvm_scan.torch.functions.packed_states import PackedRow, states_of_sequences
 from tvm_scan.torch.functions.ssd import ssd, terms
 
 __all__ = ["mamba_chunk_scan_combined", "selective_scan_fn"]
@@ -103,8 +103,8 @@ def mamba_chunk_scan_combined(
         else:
             x, dt, A, B = widened(x, dt, A, B)
             gates, drive = terms(x, dt, A, dt_bias, dt_softplus, dt_limit)
-            operands = (gates, drive, B, initial_states, reset, cu_seqlens)
-            results.append(states_of_sequences(*operands))
+            row = PackedRow(gates, drive, B, initial_states, reset, cu_seqlens)
+            results.append(states_of_sequences(row))
     return results[0] if len(results) == 1 else tuple(results)
 
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check
-from tvm_scan.torch.sequence.carries import CARRIES, local_name
+from tvm_scan.torch.sequence.carries import CARRIES
 from tvm_scan.torch.sequence.exchange import Exchange
 
 __all__ = ["sequence_parallel"]
@@ -109,10 +109,10 @@ def sequence_parallel(
     cumulative functions the carry is one more element before the slice.
     """
     owner = "sequence_parallel"
-    name = local_name(fn)
-    known = ", ".join(sorted(CARRIES))
+    run: Any = next((run for function, run in CARRIES.items() if function is fn), None)
+    known = ", ".join(sorted(function.__name__ for function in CARRIES))
     fix = "a recurrence of your own can be written with linear_recurrence"
-    check(name is not None, owner, f"one of {known}", getattr(fn, "__name__", fn), fix)
+    check(run is not None, owner, f"one of {known}", getattr(fn, "__name__", fn), fix)
     ready = dist.is_available() and dist.is_initialized()
     check(ready, owner, "a process group", "none", "call torch.distributed.init_process_group")
     signature = inspect.signature(fn)
@@ -133,7 +133,7 @@ def sequence_parallel(
             dist.get_world_size(group),
             bool(by_name.get("reverse")),
         )
-        return CARRIES[str(name)](fn, by_name, exchange)
+        return run(fn, by_name, exchange)
 
     return parallel
 

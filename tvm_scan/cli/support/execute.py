@@ -95,18 +95,14 @@ def _checked(name: str, array: np.ndarray, param: Any, sizes: tir.VarMap) -> np.
 
 
 def _extent(extent: Any, sizes: tir.VarMap, name: str) -> int:
-    known = tir.as_int(tir.simplify(tir.substitute(extent, _constants(sizes))))
+    numbers = tir.VarMap((v, tvm.tirx.IntImm(tir.dtype_of(v), n)) for v, n in sizes.items())
+    known = tir.as_int(tir.simplify(tir.substitute(extent, numbers)))
     if known is None:
         raise CommandError(
             f"expected the extent {extent} of {name} to follow from the inputs, found that it "
             f"does not; add {name} to the .npz file"
         )
     return known
-
-
-def _constants(sizes: tir.VarMap) -> tir.VarMap:
-    pairs = [(v, tvm.tirx.IntImm(tir.dtype_of(v), n)) for v, n in sizes.items()]
-    return tir.VarMap(pairs)
 
 
 def prepare(
@@ -130,8 +126,30 @@ def prepare(
     tensors : dict of str to Tensor
         Its arguments; the written ones hold the result after ``call``.
     """
+    run, device = compiled(func, target)
+    tensors = {key: tvm.runtime.tensor(array, device) for key, array in bound.arrays.items()}
+    return bound_call(run, device, [tensors[key] for key in bound.names]), tensors
+
+
+def bound_call(run: Callable[..., None], device: Any, tensors: list[Any]) -> Callable[[], None]:
+    """Make a call of a function on its device, which waits until it is done."""
+
+    def call() -> None:
+        run(*tensors)
+        device.sync()
+
+    return call
+
+
+def compiled(func: PrimFunc, target: Target) -> tuple[Callable[..., None], Any]:
+    """Compile a function for a device that is there, and return both.
+
+    Raises
+    ------
+    CommandError
+        If TVM can reach none.
+    """
     row = device_of(target)
-    device = tvm.device(row.runtime, 0)
     if missing := missing_device(target):
         launched = f", or tvm-scan verify --target {row.name} to run it" if row.driver else ""
         raise CommandError(
@@ -139,15 +157,8 @@ def prepare(
             f"{launched}"
         )
     name = "main" if func.attrs is None else str(func.attrs.get("global_symbol") or "main")
-    compiled = build(func.with_attr("global_symbol", name), target)[name]
-    tensors = {key: tvm.runtime.tensor(array, device) for key, array in bound.arrays.items()}
-    ordered = [tensors[key] for key in bound.names]
-
-    def call() -> None:
-        compiled(*ordered)
-        device.sync()
-
-    return call, tensors
+    built = build(func.with_attr("global_symbol", name), target)
+    return built[name], tvm.device(row.runtime, 0)
 
 
 def interleaved_medians(

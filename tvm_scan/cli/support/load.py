@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import tvm
 from tvm.ir import IRModule
@@ -26,6 +27,7 @@ from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.machine.device import DEVICES, device_of
 
 Choose = Callable[[TimeLoop, Target], ScanPlan]
+_Kind = TypeVar("_Kind")
 
 #: Sizes of a recurrence of the library where none are given, and those of most.
 EXAMPLE_SIZES = {"selective_scan": (1, 64, 1024, 16)}
@@ -47,26 +49,16 @@ def load_file(path: Path, name: str | None) -> PrimFunc:
     CommandError
         If there is no such file or function, or the file fails.
     """
-    module = _executed(path)
-    functions = {key: value for key, value in vars(module).items() if isinstance(value, PrimFunc)}
-    if name is not None:
-        if name not in functions:
-            raise CommandError(
-                f"expected a primfunc named {name} in {path.name}, found "
-                f"{', '.join(sorted(functions)) or 'none'}; pass one of these as --func"
-            )
-        return functions[name]
-    if len(functions) != 1:
+    functions = _defined(path, PrimFunc)
+    if name is None:
+        fix = "choose one with --func" if functions else "define one with @T.prim_func(s_tir=True)"
+        return _only(path, functions, "primfunc", fix)
+    if name not in functions:
         raise CommandError(
-            f"expected exactly one primfunc in {path.name}, found "
-            f"{', '.join(sorted(functions)) or 'none'}; "
-            + (
-                "choose one with --func"
-                if functions
-                else "define one with @T.prim_func(s_tir=True)"
-            )
+            f"expected a primfunc named {name} in {path.name}, found "
+            f"{', '.join(sorted(functions)) or 'none'}; pass one of these as --func"
         )
-    return next(iter(functions.values()))
+    return functions[name]
 
 
 def load_module(path: Path) -> IRModule:
@@ -82,15 +74,21 @@ def load_module(path: Path) -> IRModule:
     CommandError
         If there is not exactly one IRModule in it, or the file fails.
     """
-    module = _executed(path)
-    modules = {key: value for key, value in vars(module).items() if isinstance(value, IRModule)}
-    if len(modules) != 1:
-        raise CommandError(
-            f"expected exactly one IRModule in {path.name}, found "
-            f"{', '.join(sorted(modules)) or 'none'}; leave one, from @I.ir_module "
-            "or a BlockBuilder"
-        )
-    return next(iter(modules.values()))
+    fix = "leave one, from @I.ir_module or a BlockBuilder"
+    return _only(path, _defined(path, IRModule), "IRModule", fix)
+
+
+def _defined(path: Path, kind: type[_Kind]) -> dict[str, _Kind]:
+    """The objects of a kind that a file defines, by name."""
+    named = vars(_executed(path))
+    return {name: value for name, value in named.items() if isinstance(value, kind)}
+
+
+def _only(path: Path, objects: dict[str, _Kind], noun: str, fix: str) -> _Kind:
+    if len(objects) != 1:
+        found = ", ".join(sorted(objects)) or "none"
+        raise CommandError(f"expected exactly one {noun} in {path.name}, found {found}; {fix}")
+    return next(iter(objects.values()))
 
 
 def _executed(path: Path) -> ModuleType:
@@ -119,22 +117,19 @@ def _executed(path: Path) -> ModuleType:
     return module
 
 
-def load_func(what: str, name: str | None) -> PrimFunc:
-    """Load a file as ``load_file`` does, or a recurrence of the library as ``library:NAME``."""
-    return load_sized(what, name, None)
-
-
-def load_sized(
-    what: str, name: str | None, shape: str | None, *, symbolic: bool = False, **options: str
+def load_func(
+    what: str, name: str | None, shape: str | None = None, *, symbolic: bool = False, **options: str
 ) -> PrimFunc:
-    """Load as ``load_func`` does, a recurrence of the library with sizes of the user's.
+    """Load a file as ``load_file`` does, or a recurrence of the library.
 
     Parameters
     ----------
-    what, name : str
-        As of ``load_func``.
+    what : str
+        The file, or ``library:NAME``.
+    name : str or None
+        Of the primfunc in a file.
     shape : str or None
-        Sizes: ``4,4096``.
+        Sizes of a recurrence of the library: ``4,4096``.
     symbolic : bool
         Whether a size may be a letter, and be left open; the length is, without a shape.
     **options : str

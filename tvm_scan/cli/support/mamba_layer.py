@@ -7,7 +7,6 @@ projection, causal depthwise convolution, selective scan, gate, output projectio
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -17,19 +16,10 @@ CONV_WIDTH = 4
 EXPAND = 2
 STEP_MIN, STEP_MAX = 1e-3, 1e-1
 
-Tokens = bytes | np.ndarray
-
 
 @dataclass(frozen=True)
 class MambaLayer:
     """A byte embedding and one Mamba layer with seeded weights.
-
-    The scan can be taken out and computed elsewhere::
-
-        layer = MambaLayer(d_model=64)
-        inputs = layer.scan_inputs(b"some text", dtype="float32")
-        y = run(selective_scan(1, layer.d_inner, 9), inputs)
-        hidden = layer.finish(y)                     # against layer.reference(b"some text")
 
     Parameters
     ----------
@@ -39,25 +29,11 @@ class MambaLayer:
         Numbers of state per channel.
     seed : int
         Of the weights.
-
-    Raises
-    ------
-    ValueError
-        If `d_model` or `d_state` is not positive.
     """
 
     d_model: int
     d_state: int = 16
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("d_model", "d_state"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(
-                    f"MambaLayer: expected {name} to be an int >= 1, got {value!r}; "
-                    f"pass for example {name}=16"
-                )
 
     @property
     def d_inner(self) -> int:
@@ -95,33 +71,21 @@ class MambaLayer:
             "out_proj": linear(self.d_model, d),
         }
 
-    def scan_inputs(
-        self, tokens: Tokens, *, dtype: str = "float64", layout: str = "bdl"
-    ) -> dict[str, np.ndarray]:
+    def scan_inputs(self, tokens: np.ndarray) -> dict[str, np.ndarray]:
         """Compute everything in front of the selective scan.
 
         Parameters
         ----------
-        tokens : bytes or numpy.ndarray
-            A text of one batch, or uint8 of shape (batch, length).
-        dtype : str
-            What the results are rounded to; they are computed in float64.
-        layout : str
-            As in `selective_scan`.
+        tokens : numpy.ndarray
+            uint8, shape (batch, length).
 
         Returns
         -------
         dict of str to numpy.ndarray
-            ``u, delta, A, B, C, D, z, delta_bias``: the parameters of `selective_scan`, in order.
+            ``u, delta, A, B, C, D, z, delta_bias``: the parameters of `selective_scan`, in order,
+            with time last; float64.
         """
         weights = self.weights
-        if isinstance(tokens, bytes):
-            tokens = np.frombuffer(tokens, np.uint8)[None]
-        if tokens.ndim != 2 or tokens.dtype != np.uint8:
-            raise ValueError(
-                f"MambaLayer: expected tokens as bytes or uint8 of shape (batch, length), got "
-                f"{tokens.dtype} of shape {tokens.shape}; pass text.encode()"
-            )
         embedded = weights["embedding"][tokens]
         x, z = np.split(embedded @ weights["in_proj"].T, 2, axis=-1)
         u = silu_reference(_causal_convolution(x, weights["conv"], weights["conv_bias"]))
@@ -130,35 +94,30 @@ class MambaLayer:
         )
         delta = low_rank @ weights["dt_proj"].T
 
-        def ordered(array: np.ndarray) -> np.ndarray:
-            return array.swapaxes(1, 2) if layout == "bdl" else array
-
         arrays = {
-            "u": ordered(u),
-            "delta": ordered(delta),
+            "u": u.swapaxes(1, 2),
+            "delta": delta.swapaxes(1, 2),
             "A": -np.exp(weights["A_log"]),
-            "B": ordered(B),
-            "C": ordered(C),
+            "B": B.swapaxes(1, 2),
+            "C": C.swapaxes(1, 2),
             "D": weights["D"],
-            "z": ordered(z),
+            "z": z.swapaxes(1, 2),
             "delta_bias": weights["dt_bias"],
         }
-        return {name: np.ascontiguousarray(array, dtype) for name, array in arrays.items()}
+        return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
 
-    def finish(self, y: np.ndarray, *, layout: str = "bdl") -> np.ndarray:
-        """Apply the output projection to the scan's output.
+    def finish(self, y: np.ndarray) -> np.ndarray:
+        """Apply the output projection to the scan's output, (batch, channels, length).
 
         Returns
         -------
         numpy.ndarray
             float64, shape (batch, length, d_model).
         """
-        y = np.asarray(y, np.float64)
-        steps = y.swapaxes(1, 2) if layout == "bdl" else y
-        result: np.ndarray = steps @ self.weights["out_proj"].T
+        result: np.ndarray = y.swapaxes(1, 2).astype("float64") @ self.weights["out_proj"].T
         return result
 
-    def reference(self, tokens: Tokens) -> np.ndarray:
+    def reference(self, tokens: np.ndarray) -> np.ndarray:
         """Compute the whole layer in float64, the scan step after step.
 
         Returns
@@ -166,8 +125,7 @@ class MambaLayer:
         numpy.ndarray
             float64, shape (batch, length, d_model).
         """
-        inputs: dict[str, Any] = self.scan_inputs(tokens)
-        y, _ = selective_scan_reference(**inputs)
+        y, _ = selective_scan_reference(*self.scan_inputs(tokens).values())
         return self.finish(y)
 
 

@@ -15,7 +15,7 @@ from tvm_scan.browser.model import of_model
 from tvm_scan.cli.draw.browser_page import render
 from tvm_scan.cli.draw.equation import equations
 from tvm_scan.cli.support.failure import CommandError
-from tvm_scan.cli.support.load import Choice, load_sized
+from tvm_scan.cli.support.load import Choice, load_func
 from tvm_scan.cli.support.models import import_model, timed_step
 from tvm_scan.cli.support.programs import is_model
 from tvm_scan.schedules.analysis import analyse
@@ -70,7 +70,7 @@ def write_page(
         chosen = "of each recurrence its own"
     else:
         _check_no_options("a function", database=database)
-        function = load_sized(what, func, shape, symbolic=True)
+        function = load_func(what, func, shape, symbolic=True)
         choice = Choice(target) if plan is None else ScanPlan.parse(plan)
         content = timed_step(f"compiling {what}", lambda: of_function(function, target, choice))
         chosen = str(choice)

@@ -9,7 +9,7 @@ from typing import Any
 from tvm.tirx import PrimFunc
 
 from tvm_scan.cli.support.failure import CommandError
-from tvm_scan.cli.support.load import find_loop, load_sized
+from tvm_scan.cli.support.load import find_loop, load_func
 from tvm_scan.cli.support.paths import MODELS
 
 
@@ -37,10 +37,10 @@ def load_program(
         If there is nothing of the kind, with the fix.
     """
     if what.startswith("library:"):
-        return {what.partition(":")[2]: load_sized(what, name, shape, dtype=dtype)}
+        return {what.partition(":")[2]: load_func(what, name, shape, dtype=dtype)}
     if is_model(Path(what)) and shape is None:
         return _model(Path(what), target)
-    func = load_sized(what, name, shape)
+    func = load_func(what, name, shape)
     find_loop(func)
     return {name or str((func.attrs or {}).get("global_symbol", "main")): func}
 

@@ -13,7 +13,7 @@ from tvm_scan.cli.support.load import missing_device
 from tvm_scan.cli.support.terminal import print_json, visible
 from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
-from tvm_scan.meta.measure.check import Case, compare, make_cases
+from tvm_scan.meta.measure.check import Case, first_difference, make_cases
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.replay import replay_record
@@ -54,18 +54,12 @@ def rerun_records(folder: Path, as_json: bool) -> None:
 def _row(entry: Entry, result: str, detail: str | None = None) -> Row:
     plans = [] if entry.unknown or entry.fault else [str(plan) for plan in entry.plans]
     name = str((entry.facts or {}).get("function", "?"))
-    return {
-        "id": entry.digest,
-        "function": name,
-        "plans": plans,
-        "result": result,
-        "detail": detail,
-    }
+    about = {"id": entry.digest, "function": name, "plans": plans}
+    return {**about, "result": result, "detail": detail}
 
 
 def _run(entry: Entry, known: dict[tuple[str, ...], list[Case]]) -> Row:
     of = device_of(entry.target)
-    device = tvm.device(of.runtime, 0)
     if missing := missing_device(entry.target):
         return _row(entry, "passed over", missing)
     if not of.is_gpu and not _runs_here(entry.target):
@@ -79,14 +73,8 @@ def _run(entry: Entry, known: dict[tuple[str, ...], list[Case]]) -> Row:
     except (ScanError, RuntimeError, ValueError, TypeError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return _row(entry, "wrong", f"expected a record that can be built, got: {lines[-1]}")
-    for case in known[key]:
-        tensors = [tvm.runtime.tensor(array, device) for array in case.inputs]
-        built(*tensors)
-        device.sync()
-        difference = compare(case, [tensors[position].numpy() for position, _ in case.expected])
-        if difference is not None:
-            return _row(entry, "wrong", difference)
-    return _row(entry, "right")
+    difference = first_difference(known[key], built, tvm.device(of.runtime, 0))
+    return _row(entry, "right" if difference is None else "wrong", difference)
 
 
 def _runs_here(target: Target) -> bool:

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tvm
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from tvm_scan import ScanPlan, default_plan, parallelize, tir
-from tvm_scan.cli.support.execute import Bound, interleaved_samples, prepare
+from tvm_scan import ScanPlan, default_plan, parallelize
+from tvm_scan.cli.support.execute import bound_call, compiled, interleaved_samples
 from tvm_scan.cli.support.failure import NO_RECORD, CommandError
 from tvm_scan.cli.support.load import Choice, Choose
 from tvm_scan.cli.support.records import find_entry
 from tvm_scan.errors import PlanError
-from tvm_scan.meta.measure.check import Case, compare
+from tvm_scan.meta.measure.check import Case, first_difference
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.nearest import tuned_function
 
@@ -65,12 +66,8 @@ def side_of(text: str, func: PrimFunc, target: Target) -> Side:
     if text == _LOOP:
         return Side(text, "the loop as it stands", func)
     if text == _DEFAULT:
-        return _scheduled(
-            text,
-            func,
-            target,
-            Choice(target, lambda recurrence, where: default_plan(where, recurrence)),
-        )
+        choice = Choice(target, lambda recurrence, where: default_plan(where, recurrence))
+        return _scheduled(text, func, target, choice)
     folder, _, digest = text.rpartition("@")
     if not folder and Path(text).is_dir():
         folder, digest = text, ""
@@ -119,14 +116,12 @@ def _scheduled(name: str, func: PrimFunc, target: Target, plan: ScanPlan | Choic
 
 
 def measure_sides(
-    func: PrimFunc, sides: list[Side], target: Target, cases: list[Case], seconds: float
+    sides: list[Side], target: Target, cases: list[Case], seconds: float
 ) -> tuple[list[Row], list[str]]:
     """Measure sides in turns, each after it was checked against the loop.
 
     Parameters
     ----------
-    func : PrimFunc
-        The loop.
     sides : list of Side
         What is measured; the first is what the others are compared with.
     target : tvm.target.Target
@@ -143,21 +138,15 @@ def measure_sides(
     wrong : list of str
         What was found of sides that are not the loop.
     """
-    names = tuple(str(p.name) for p in func.params)
-    stores = tir.buffers_stored(func.body)
-    written = tuple(str(p.name) for p in func.params if p in stores)
     calls: dict[str, Any] = {}
     wrong = []
     for number, side in enumerate(sides):
-        for case in reversed(cases):  # the first one stays for the timing
-            arrays = dict(zip(names, case.inputs, strict=True))
-            call, tensors = prepare(side.func, target, Bound(names, arrays, written))
-            call()
-            got = [tensors[names[position]].numpy() for position, _ in case.expected]
-            difference = compare(case, got)
-            if difference is not None:
-                wrong.append(f"{side.name} ({side.plan}): {difference}")
-        calls[str(number)] = call
+        run, device = compiled(side.func, target)
+        difference = first_difference(cases, run, device)
+        if difference is not None:
+            wrong.append(f"{side.name} ({side.plan}): {difference}")
+        tensors = [tvm.runtime.tensor(array, device) for array in cases[0].inputs]
+        calls[str(number)] = bound_call(run, device, tensors)
     samples = interleaved_samples(calls, seconds)
     first = np.array(samples["0"])
     rows = []

@@ -6,7 +6,7 @@ has none), and the arguments; it returns the results and the mapped axis of each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,10 +23,22 @@ def fold(tensor: Tensor, dim: int | None, size: int) -> Tensor:
 
 
 def folded(
-    call: Callable[..., Any], size: int, dims: Sequence[Any], arguments: Sequence[Any]
+    call: Callable[..., Any],
+    size: int,
+    dims: Sequence[Any],
+    arguments: Sequence[Any],
+    shared: Container[int] = (),
 ) -> tuple[Any, Any]:
-    """Run an operator once, mapped elements as further rows along the first axis of all tensors."""
-    return _split(call(*_each(lambda t, dim: fold(t, dim, size), arguments, dims)), size)
+    """Run an operator once, mapped elements as further rows along the first axis of all tensors.
+
+    Those whose numbers are `shared` have no such axis, and belong to all rows; where one of them is
+    mapped, the operator runs on one element after another.
+    """
+    if any(dim is not None for i, dim in enumerate(dims) if i in shared):
+        return one_by_one(call, size, dims, arguments)
+    others = [None if i in shared else argument for i, argument in enumerate(arguments)]
+    rows = enumerate(_each(lambda t, dim: fold(t, dim, size), others, dims))
+    return _split(call(*(arguments[i] if i in shared else row for i, row in rows)), size)
 
 
 def _split(results: Any, size: int) -> tuple[Any, Any]:

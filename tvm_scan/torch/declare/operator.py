@@ -51,7 +51,7 @@ class Operator(Generic[Result]):
         discrete = all(integers for _, integers in like)
         self._discrete, self._like, self._rule = discrete, like, rule
         schema = torch.library.infer_schema(function, mutates_args=())
-        self._parameters = tuple(inspect.signature(function).parameters)
+        self.parameters = tuple(inspect.signature(function).parameters)
         implementation = without_autocast(function)
         library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
         library.implementations[name] = implementation, discrete
@@ -109,7 +109,8 @@ class Operator(Generic[Result]):
         backward : callable
             Given a context and the gradients of the results, gives those of the arguments; the
             last ones may be left out where they have none. The context has ``saved_tensors``, and
-            the arguments that are no tensors under their names.
+            the arguments that are no tensors under their names. Of a list of results it is given
+            a list, and of an argument that is a list it gives one.
         saves : str
             What is saved: names of arguments, ``results``, or one of them as ``results[1]``.
         setup : callable, optional
@@ -118,7 +119,7 @@ class Operator(Generic[Result]):
             Whether gradients that nobody has computed come as zeros, not as None.
         """
         setup = setup or self._setup(saves.split(), zeros)
-        count = len(self._parameters)
+        count = len(self.parameters)
 
         def padded(ctx: Any, *grads: Any) -> tuple[Any, ...]:
             gradients = backward(ctx, *grads)
@@ -129,7 +130,7 @@ class Operator(Generic[Result]):
         self._transformed = transformed(self.name, self._overload, padded, setup, self._map)
 
     def _setup(self, saves: Sequence[str], zeros: bool) -> Setup:
-        indices = {name: index for index, name in enumerate(self._parameters)}
+        indices = {name: index for index, name in enumerate(self.parameters)}
         parts = [name.partition("[") for name in saves]
         sources = [(indices.get(name), int(rest[:-1]) if rest else -1) for name, _, rest in parts]
         kinds = [str(argument.type) for argument in schema_of(self._overload).arguments]
@@ -170,7 +171,7 @@ class Operator(Generic[Result]):
         return self._fake(*arguments)
 
     def _like_arguments(self, *arguments: Any) -> Any:
-        named = dict(zip(self._parameters, arguments, strict=True))
+        named = dict(zip(self.parameters, arguments, strict=True))
         results = tuple(
             torch.empty_like(
                 named[name],

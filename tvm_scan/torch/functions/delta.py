@@ -291,6 +291,6 @@ def rwkv7(
     """
     call = DeltaCall("rwkv7", r, k, v, scale, False)
     call.gate(w)
-    call.a, call.b = a, b
+    call.tensors |= {"a": a, "b": b}
     call.between(initial_state, cu_seqlens, state_v_first)
     return call.run(output_final_state, inplace_final_state)

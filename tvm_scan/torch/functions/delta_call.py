@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from numbers import Number
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from tvm_scan.torch.arguments import check, wide_dtype
 from tvm_scan.torch.kernels.cache import converted
 from tvm_scan.torch.ops.delta import delta_scan, delta_step
-from tvm_scan.torch.ops.delta_tensors import LEARNED, TIMED, DeltaTensors
+from tvm_scan.torch.ops.delta_tensors import DeltaTensors
 
 
 def is_unpacked(named: Mapping[str, object]) -> bool:
@@ -43,30 +44,26 @@ class DeltaCall:
         scale: float | None,
         normalise: bool,
     ) -> None:
-        self.owner, self.v = owner, v
+        self.owner = owner
         heads, values = q.shape[2], v.shape[2]
         if values % heads if heads else values:
             expected = f"heads of q that divide the {values} of v into groups"
             check(False, owner, expected, heads, "repeat or drop heads")
         is_number = scale is None or isinstance(scale, (Number, torch.SymInt, torch.SymFloat))
         check(is_number, owner, "a scale that is a number", type(scale).__name__, "take its item()")
-        self.q, self.k, self.scale = q, k, scale
+        self.scale = scale
+        #: By the names of `DeltaTensors`, those that are there.
+        self.tensors = {"q": q, "k": k, "v": v}
         unit = ["unit"] if normalise else []
         #: What is read of each tensor; see `tvm_scan.reads`.
         self.reads = {"q": [*unit, "times scale"], "k": unit}
-        self.g: Tensor | None = None
-        self.beta: Tensor | None = None
-        self.a: Tensor | None = None
-        self.b: Tensor | None = None
-        self.A_log: Tensor | None = None
-        self.dt_bias: Tensor | None = None
 
     def rate(self, beta: Tensor, sigmoid: bool, negative: bool) -> None:
         """Set how much of what the state has for a key is replaced."""
         if negative and not sigmoid:
             fix = "pass use_beta_sigmoid_in_kernel, or beta as it shall be"
             check(False, self.owner, "beta's logits with allow_neg_eigval", "beta itself", fix)
-        self.beta = beta
+        self.tensors["beta"] = beta
         self.reads["beta"] = ["sigmoid"] * sigmoid + ["times 2"] * negative
 
     def gate(
@@ -80,13 +77,14 @@ class DeltaCall:
         """Set the logarithms of the gates."""
         names = {"A_log": A_log, "dt_bias": bias, "lower_bound": bound}
         unused = [name for name, value in names.items() if value is not None]
-        self.g = g
+        self.tensors["g"] = g
         if not compute:
             fix = "pass use_gate_in_kernel"
             check(not unused, self.owner, "gates that are computed", " and ".join(unused), fix)
             self.reads["w"] = ["exp"]
             return
-        self.A_log, self.dt_bias = A_log, bias
+        learned = {"A_log": A_log, "dt_bias": bias}
+        self.tensors |= {name: tensor for name, tensor in learned.items() if tensor is not None}
         plus = [] if bias is None else ["plus dt_bias"]
         rate = [] if A_log is None else ["rate A_log"]
         if bound is not None:
@@ -97,13 +95,13 @@ class DeltaCall:
 
     def between(self, state: Tensor | None, offsets: Tensor | None, v_first: bool) -> None:
         """Set the states before time, and where sequences begin."""
-        batch = self.q.shape[0]
+        batch, length, _, keys = self.tensors["q"].shape
         if offsets is not None:
-            found = tuple(self.q.shape[:2])
+            found = (batch, length)
             check(batch == 1, self.owner, "one row of packed sequences", found, "pack them")
             check(offsets.shape[0] > 0, self.owner, "cu_seqlens with a 0 first", "none", "give it")
         sequences = batch if offsets is None else offsets.shape[0] - 1
-        keys, (_, _, heads, values) = self.q.shape[3], self.v.shape
+        _, _, heads, values = self.tensors["v"].shape
         shape = (sequences, heads, *((values, keys) if v_first else (keys, values)))
         if state is not None and tuple(state.shape) != shape:
             expected = f"initial_state of shape {shape}"
@@ -113,11 +111,10 @@ class DeltaCall:
 
     def run(self, wants_state: bool, in_place: bool) -> tuple[Tensor, Tensor | None]:
         """Return the outputs, and the states after time where they are wanted."""
-        named = {n: getattr(self, n) for n in (*TIMED, *LEARNED)}
-        present = [n for n, t in named.items() if t is not None]
-        if {named[n].dtype for n in present} not in ({torch.float32}, {torch.float64}):
-            common = wide_dtype(*(named[n] for n in present))
-            named |= {n: converted(named[n], common) for n in present}
+        named, dtype = self.tensors, self.tensors["v"].dtype
+        if {t.dtype for t in named.values()} not in ({torch.float32}, {torch.float64}):
+            common = wide_dtype(*named.values())
+            named = {n: converted(t, common) for n, t in named.items()}
         like = named["v"]
         state = self.initial
         if state is None:
@@ -125,15 +122,16 @@ class DeltaCall:
             state = like.new_zeros(self.shape)
         first = converted(state, like.dtype)
         first = first.mT if self.v_first else first
-        tensors = DeltaTensors(**named, h0=first, offsets=self.offsets)
+        fields: dict[str, Any] = dict.fromkeys(DeltaTensors._fields) | named
+        tensors = DeltaTensors(**fields | {"h0": first, "offsets": self.offsets})
         reads = "; ".join(f"{n}: {', '.join(chain)}" for n, chain in self.reads.items() if chain)
         if in_place:
             y = self._in_place(tensors, reads, state)
-            return converted(y, self.v.dtype), state
+            return converted(y, dtype), state
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         y, last, *_ = delta_scan(*tensors, self.scale, reads, keep)
         last = last.mT.contiguous() if self.v_first else last
-        return converted(y, self.v.dtype), (last if wants_state else None)
+        return converted(y, dtype), (last if wants_state else None)
 
     def _in_place(self, tensors: DeltaTensors, reads: str, state: Tensor) -> Tensor:
         recorded = torch.is_grad_enabled() and any(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -74,7 +74,8 @@ def rglru(
         reset = reset.unsqueeze(2)
         size = torch.where(reset, 1, size)
     drive = size * wide(input_gate).sigmoid() * wide(x)
-    return _narrow(_vector(gates_a, drive, h0, reverse, return_last, reset), x.dtype)
+    options = {"reverse": reverse, "return_last": return_last, "reset": reset}
+    return _recurrence(gates_a, drive, h0, x.dtype, **options)
 
 
 @checked
@@ -127,24 +128,16 @@ def hgrn(
     gate = wide(forget_gate)
     keep = (1 - lower_bound) * torch.sigmoid(-gate)  # 1 - f
     forget = lower_bound + (1 - lower_bound) * torch.sigmoid(gate)
-    return _narrow(_vector(forget, keep * wide(x), h0, reverse, return_last), x.dtype)
+    options = {"reverse": reverse, "return_last": return_last}
+    return _recurrence(forget, keep * wide(x), h0, x.dtype, **options)
 
 
-def _vector(
-    a: Tensor,
-    x: Tensor,
-    h0: Tensor | None,
-    reverse: bool,
-    return_last: bool,
-    reset: Tensor | None = None,
+def _recurrence(
+    a: Tensor, x: Tensor, h0: Tensor | None, dtype: torch.dtype, **options: Any
 ) -> Tensor | tuple[Tensor, Tensor]:
+    """Run the linear recurrence; its states are returned in a dtype, the last one as it is."""
     h0 = None if h0 is None else wide(h0)
-    return linear_recurrence(a, x, h0, dim=1, reverse=reverse, return_last=return_last, reset=reset)
-
-
-def _narrow(
-    result: Tensor | tuple[Tensor, Tensor], dtype: torch.dtype
-) -> Tensor | tuple[Tensor, Tensor]:
+    result = linear_recurrence(a, x, h0, dim=1, **options)
     if isinstance(result, tuple):
         return result[0].to(dtype), result[1]
     return result.to(dtype)

@@ -5,7 +5,7 @@ that are traced call an operator, whose derivative is another one.
 """
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,17 +15,10 @@ from tvm_scan.torch.declare.operator import operator, without_autocast
 from tvm_scan.torch.functions.cumulative import cumsum
 
 
-def states_of_sequences(
-    gates: Tensor,
-    drive: Tensor,
-    B: Tensor,
-    first: Tensor | None,
-    reset: Tensor | None,
-    offsets: Tensor,
-) -> Tensor:
-    """Return the state after each sequence, (sequences, heads, features, states).
+class PackedRow(NamedTuple):
+    """A row of Mamba-2 that several sequences are packed into.
 
-    Parameters
+    Attributes
     ----------
     gates : Tensor
         (1, length, heads), logarithms.
@@ -33,18 +26,36 @@ def states_of_sequences(
         (1, length, heads, features): what is added, without `B`.
     B : Tensor
         (1, length, groups, states), of the dtype of `drive`.
-    first : Tensor, optional
+    first : Tensor or None
         (1, heads, features, states): the state before the first sequence, unless it is empty.
-    reset : Tensor, optional
-        (1, length), bool: where a state starts anew within a sequence.
+    reset : Tensor or None
+        (1, length), bool or int8: where a state starts anew within a sequence.
     offsets : Tensor
         (sequences + 1,), integers from 0 to the length.
     """
-    if first is not None:
-        first = first.to(drive.dtype)
-    mask = None if reset is None else reset.to(torch.int8)
-    traced = torch.compiler.is_compiling() or offsets.is_meta
-    return (sequence_states if traced else _states)(gates, drive, B, first, mask, offsets)
+
+    gates: Tensor
+    drive: Tensor
+    B: Tensor
+    first: Tensor | None
+    reset: Tensor | None
+    offsets: Tensor
+
+    def differentiable(self) -> dict[str, Tensor]:
+        """Return the tensors that are there and have gradients, by name."""
+        named = {"gates": self.gates, "drive": self.drive, "B": self.B}
+        return named if self.first is None else {**named, "first": self.first}
+
+
+def states_of_sequences(row: PackedRow) -> Tensor:
+    """Return the state after each sequence, (sequences, heads, features, states)."""
+    if row.first is not None:
+        row = row._replace(first=row.first.to(row.drive.dtype))
+    if row.reset is not None:
+        row = row._replace(reset=row.reset.to(torch.int8))
+    traced = torch.compiler.is_compiling() or row.offsets.is_meta
+    states: Tensor = sequence_states(*row) if traced else _states(row)
+    return states
 
 
 def _bounds(reset: Tensor | None, offsets: Tensor) -> list[list[int]]:
@@ -60,29 +71,17 @@ def _bounds(reset: Tensor | None, offsets: Tensor) -> list[list[int]]:
     return pairs
 
 
-def _is_first(reset: Tensor | None, start: int, stop: int) -> bool:
-    """Return whether a sequence goes on from the state before the row."""
-    return start == 0 < stop and (reset is None or not bool(reset[0, 0]))
-
-
 @without_autocast
-def _states(
-    gates: Tensor,
-    drive: Tensor,
-    B: Tensor,
-    first: Tensor | None,
-    reset: Tensor | None,
-    offsets: Tensor,
-) -> Tensor:
+def _states(row: PackedRow) -> Tensor:
     """Sums of what was added, times the gates since; differentiable any number of times."""
-    heads = drive.shape[2]
-    B = B[0].repeat_interleave(heads // B.shape[2], 1)
+    gates, drive, B, first, reset, offsets = row
+    B = B[0].repeat_interleave(drive.shape[2] // B.shape[2], 1)
     states = []
     for start, stop in _bounds(reset, offsets):
         gates_of_sequence = gates[0, start:stop]
         since = cumsum(gates_of_sequence, 0, reverse=True, exclusive=True).exp().unsqueeze(2)
         state = torch.einsum("lhd,lhn->hdn", since * drive[0, start:stop], B[start:stop])
-        if first is not None and _is_first(reset, start, stop):
+        if first is not None and start == 0 < stop and (reset is None or not bool(reset[0, 0])):
             state = state + gates_of_sequence.sum(0).exp()[:, None, None] * first[0]
         states.append(state)
     if not states:
@@ -91,66 +90,41 @@ def _states(
 
 
 @operator(mapped=one_by_one)
-def sequence_states(
-    gates: Tensor,
-    drive: Tensor,
-    B: Tensor,
-    first: Tensor | None,
-    reset: Tensor | None,
-    offsets: Tensor,
-) -> Tensor:
+def sequence_states(row: PackedRow) -> Tensor:
     """`states_of_sequences` as an operator."""
-    states: Tensor = _states(gates, drive, B, first, reset, offsets)
+    states: Tensor = _states(row)
     return states.contiguous()
 
 
 @sequence_states.fake
-def _(*operands: Tensor) -> Tensor:
-    _, drive, B, _, _, offsets = operands
-    return drive.new_empty((offsets.shape[0] - 1, *drive.shape[2:], B.shape[3]))
+def _(row: PackedRow) -> Tensor:
+    return row.drive.new_empty((row.offsets.shape[0] - 1, *row.drive.shape[2:], row.B.shape[3]))
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    gates, drive, B, first, reset, offsets = ctx.saved_tensors
-    gradients = sequence_states_backward(grad, gates, drive, B, first, reset, offsets)
-    return *gradients[:3], None if first is None else gradients[3]
+    row = PackedRow(*ctx.saved_tensors)
+    gradients = sequence_states_backward(grad, *row)
+    named = dict(zip(row.differentiable(), gradients, strict=True))
+    return tuple(named.get(name) for name in PackedRow._fields)
 
 
-sequence_states.gradient(_backward, "gates drive B first reset offsets")
+sequence_states.gradient(_backward, " ".join(PackedRow._fields))
 
 
 @operator(mapped=one_by_one)
-def sequence_states_backward(
-    grad: Tensor,
-    gates: Tensor,
-    drive: Tensor,
-    B: Tensor,
-    first: Tensor | None,
-    reset: Tensor | None,
-    offsets: Tensor,
-) -> list[Tensor]:
-    """Gradients of all that is not None, but the resets and the offsets."""
-    groups = B.shape[2]
-    shared = drive.shape[2] // groups
-    gradients = [torch.zeros_like(t) for t in (gates, drive, B, first) if t is not None]
-    for above, (start, stop) in zip(grad, _bounds(reset, offsets), strict=True):
-        here = slice(start, stop)
-        gates_of_sequence, added = gates[0, here], drive[0, here]
-        row = B[0, here].repeat_interleave(shared, 1)
-        since = cumsum(gates_of_sequence, 0, reverse=True, exclusive=True).exp().unsqueeze(2)
-        into = since * torch.einsum("hdn,lhn->lhd", above, row)
-        gradients[1][0, here] = into
-        of_row = torch.einsum("hdn,lhd->lhn", above, since * added)
-        gradients[2][0, here] = of_row.unflatten(1, (groups, shared)).sum(2)
-        # A gate acts on what was added before it.
-        gradients[0][0, here] = cumsum((into * added).sum(2), 0, exclusive=True)
-        if first is not None and _is_first(reset, start, stop):
-            whole = gates_of_sequence.sum(0).exp()[:, None, None] * above
-            gradients[0][0, here] += (whole * first[0]).sum((1, 2))
-            gradients[3][0] = whole
-    return gradients
+def sequence_states_backward(grad: Tensor, row: PackedRow) -> list[Tensor]:
+    """Return the gradients of the `differentiable` tensors."""
+
+    def states(named: dict[str, Tensor]) -> Tensor:
+        value: Tensor = _states(row._replace(**named))
+        return value
+
+    # The package's types know only the form that has a third result.
+    _, pull = torch.func.vjp(states, row.differentiable())  # type: ignore[misc]
+    (gradients,) = pull(grad)
+    return [gradient.contiguous() for gradient in gradients.values()]
 
 
 @sequence_states_backward.fake
-def _(_: Tensor, *operands: Tensor | None) -> list[Tensor]:
-    return [torch.empty_like(t) for t in operands[:4] if t is not None]
+def _(_: Tensor, row: PackedRow) -> list[Tensor]:
+    return [t.new_empty(t.shape) for t in row.differentiable().values()]

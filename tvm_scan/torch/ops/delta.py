@@ -9,6 +9,7 @@ Derivatives of the adjoint are made of torch's operators everywhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty, prepared
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import delta_steps
-from tvm_scan.torch.ops.delta_tensors import LEARNED, TIMED, DeltaTensors
+from tvm_scan.torch.ops.delta_tensors import LEARNED, DeltaTensors
 
 #: Steps from one state that is kept to the next: those of the kernels.
 CHECKPOINT = 64
@@ -38,21 +39,10 @@ def _map(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
 
     Parameters that are not mapped are those of all rows.
     """
-    *_, A_log, dt_bias, _, offsets, _, _, _ = zip(arguments, dims, strict=True)
-    shared = [parameter for parameter in (A_log, dt_bias) if parameter[0] is not None]
-    if offsets[0] is not None or any(dim is not None for _, dim in shared):
+    named = dict(zip(call.parameters, arguments, strict=True))
+    if named["offsets"] is not None:
         return one_by_one(call, size, dims, arguments)
-    parameters = [tensor for tensor, _ in shared]
-    is_shared = [any(argument is tensor for tensor in parameters) for argument in arguments]
-
-    def rows(*folds: Any) -> Any:
-        pairs = zip(is_shared, arguments, folds, strict=True)
-        return call(*(argument if shared else fold for shared, argument, fold in pairs))
-
-    others = [
-        None if is_one else argument for is_one, argument in zip(is_shared, arguments, strict=True)
-    ]
-    return folded(rows, size, dims, others)
+    return folded(call, size, dims, arguments, {call.parameters.index(name) for name in LEARNED})
 
 
 @operator(mapped=_map)
@@ -212,11 +202,10 @@ def _backward(
         checkpoints, known = delta_scan(*detached, *options, True)[2:]
     states = (checkpoints.detach(), known.detach())
     grads = delta_scan_backward(g_y, g_last, *states, *tensors, *options)
-    named = dict(zip((*TIMED, *LEARNED, "h0"), grads, strict=True))
+    named = dict(zip(tensors.differentiable, grads, strict=True))
     for name in tensors.learned:
         named[name] = named[name].sum(0)
-    present = {*tensors.timed, *tensors.learned, "h0"}
-    return tuple(named[n] if n in present else None for n in (*TIMED, *LEARNED, "h0"))
+    return tuple(named.get(name) for name in DeltaTensors._fields)
 
 
 # Zeros would be a gradient of the states that are kept, as large as they are.
@@ -224,20 +213,8 @@ delta_scan.gradient(
     _backward, " ".join((*DeltaTensors._fields, "results[2] results[3]")), zeros=False
 )
 
-#: Of q, k, v, g, beta, a, b, A_log, dt_bias and h0.
-_Gradients = tuple[
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
-]  # fmt: skip
 
-
-def _map_backward(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
-    def without_keep(*all_but_one: Any) -> Any:
-        return call(*all_but_one[:-1])
-
-    return _map(without_keep, size, (*dims, None), (*arguments, None))
-
-
-@operator(mapped=_map_backward)
+@operator(mapped=_map)
 def delta_scan_backward(
     g_y: Tensor,
     g_last: Tensor,
@@ -246,20 +223,18 @@ def delta_scan_backward(
     tensors: DeltaTensors,
     scale: float | None,
     reads: str,
-) -> _Gradients:
-    """Return the gradients of q, k, v, g, beta, a, b, A_log, dt_bias and h0.
-
-    Those of tensors that are None are empty, those of parameters stand for each sequence.
-    """
+) -> list[Tensor]:
+    """Return the gradients of `differentiable`; those of parameters stand for each sequence."""
     timed, v, h0 = tensors.timed, tensors.v, tensors.h0
     if not v.numel() or not h0.numel():
         grads = {n: torch.zeros_like(t) for n, t in timed.items()}
         grads |= {n: v.new_zeros(v.shape[0], *t.shape) for n, t in tensors.learned.items()}
-        return _results(tensors, grads, g_last.clone())
+        return [*grads.values(), g_last.clone()]
     if devices.device_of(v) is not devices.CPU:
         reading = delta_steps.Reading(tensors, scale, reads)
         grads, g_h0 = delta_steps.adjoint(reading.plain, g_y, g_last)
-        return _results(tensors, reading.pull(grads), g_h0)
+        grads = reading.pull(grads)
+        return [*(grads[n] for n in (*timed, *tensors.learned)), g_h0]
     grads = {n: aligned_empty(t.shape, v.dtype, v.device) for n, t in timed.items()}
     for name, tensor in tensors.learned.items():
         grads[name] = aligned_empty((h0.shape[0], *tensor.shape), v.dtype, v.device)
@@ -275,12 +250,7 @@ def delta_scan_backward(
     run_kernel(spec, _sizes(tensors), *operands, *grads.values(), g_h0)
     if packed:
         grads |= {n: grads[n].sum(0, keepdim=True) for n in tensors.learned}
-    return _results(tensors, grads, g_h0)
-
-
-def _results(tensors: DeltaTensors, grads: dict[str, Tensor], g_h0: Tensor) -> _Gradients:
-    every = [grads[n] if n in grads else tensors.v.new_empty(0) for n in (*TIMED, *LEARNED)]
-    return (*every, g_h0)  # type: ignore[return-value]
+    return [*grads.values(), g_h0]
 
 
 @delta_scan_backward.fake
@@ -292,19 +262,18 @@ def _(
     tensors: DeltaTensors,
     scale: float | None,
     reads: str,
-) -> _Gradients:
+) -> list[Tensor]:
     grads = {n: t.new_empty(t.shape) for n, t in tensors.timed.items()}
     rows = tensors.v.shape[0]
     grads |= {n: t.new_empty((rows, *t.shape)) for n, t in tensors.learned.items()}
-    return _results(tensors, grads, tensors.h0.new_empty(tensors.h0.shape))
+    return [*grads.values(), tensors.h0.new_empty(tensors.h0.shape)]
 
 
-def _second(ctx: Any, *weights: Tensor) -> tuple[Tensor | None, ...]:
+def _second(ctx: Any, weights: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
     """Differentiate the gradients, by torch's operators, one chunk after another."""
     g_y, g_last, *saved = ctx.saved_tensors
     tensors = DeltaTensors(*saved)
-    names = (*TIMED, *LEARNED, "h0")
-    named = dict(zip(names, weights, strict=True))
+    named = dict(zip(tensors.differentiable, weights, strict=True))
     wanted = {n: named[n] for n in (*tensors.timed, *tensors.learned)}
     reading = delta_steps.Reading(tensors, ctx.scale, ctx.reads)
     first, _ = delta_steps.adjoint(reading.plain, g_y, g_last)
@@ -316,7 +285,8 @@ def _second(ctx: Any, *weights: Tensor) -> tuple[Tensor | None, ...]:
         grads[name] = grads[name].sum(0)
     grads["h0"] = gradients["h0"]
     # The states that are kept are what the tensors make them: their derivatives are in those.
-    return gradients["g_y"], gradients["g_last"], None, None, *(grads.get(n) for n in names)
+    of_tensors = (grads.get(name) for name in DeltaTensors._fields)
+    return gradients["g_y"], gradients["g_last"], None, None, *of_tensors
 
 
 delta_scan_backward.gradient(_second, " ".join(("g_y g_last", *DeltaTensors._fields)))

@@ -119,15 +119,14 @@ def _pull(
     named: Named, state: Tensor, group: int, g_y: Tensor, g_state: Tensor
 ) -> tuple[Named, Tensor]:
     """Return the gradients of what a chunk reads, and of the state that it begins with."""
-    names = list(named)
 
-    def run(head: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
-        return steps(dict(zip(names, tensors, strict=True)), head, group)
+    def run(named: Named, state: Tensor) -> tuple[Tensor, Tensor]:
+        return steps(named, state, group)
 
     # The package's types know only the form that has a third result.
-    _, pull = torch.func.vjp(run, state, *named.values())  # type: ignore[misc]
-    g_head, *grads = pull((g_y, g_state))
-    return dict(zip(names, grads, strict=True)), g_head
+    _, pull = torch.func.vjp(run, named, state)  # type: ignore[misc]
+    grads, g_head = pull((g_y, g_state))
+    return grads, g_head
 
 
 class _Sequence:
@@ -210,20 +209,16 @@ def _second(sequence: _Sequence, wanted: Named, weight: Tensor) -> tuple[Named, 
     sequence.back()  # for its tails
     rows: list[Named] = []
     to_heads: list[Tensor] = []
+
+    def run(named: Named, head: Tensor, g_y: Tensor, tail: Tensor) -> tuple[Named, Tensor]:
+        return _pull(named, head, group, g_y, tail)
+
     for part, head, tail in zip(sequence.parts, sequence.heads, sequence.tails, strict=True):
-        named, g_y = sequence.of(part), sequence.g_y[:, part]
-        names = list(named)
-
-        def run(*tensors: Tensor, names: list[str] = names) -> tuple[Tensor, ...]:
-            *timed, g_out, state, g_state = tensors
-            gradients, g_head = _pull(
-                dict(zip(names, timed, strict=True)), state, group, g_out, g_state
-            )
-            return *gradients.values(), g_head
-
-        _, pull = torch.func.vjp(run, *named.values(), g_y, head, tail)  # type: ignore[misc]
-        *grads, to_head, weight = pull((*(wanted[n][:, part] for n in names), weight))
-        rows.append(dict(zip((*names, "g_y"), grads, strict=True)))
+        operands = (sequence.of(part), head, sequence.g_y[:, part], tail)
+        _, pull = torch.func.vjp(run, *operands)  # type: ignore[misc]
+        weights = {n: wanted[n][:, part] for n in sequence.timed}
+        grads, to_head, g_y, weight = pull((weights, weight))
+        rows.append(grads | {"g_y": g_y})
         to_heads.append(to_head)
     carry = torch.zeros_like(weight)
     for index in reversed(range(len(rows))):

@@ -57,6 +57,11 @@ class DeltaTensors(NamedTuple):
         return {n: named[n] for n in LEARNED if named[n] is not None}
 
     @property
+    def differentiable(self) -> tuple[str, ...]:
+        """Names of the tensors that are there and have gradients, in order."""
+        return (*self.timed, *self.learned, "h0")
+
+    @property
     def group(self) -> int:
         """Number of heads of values for each of keys."""
         heads = self.q.shape[2]

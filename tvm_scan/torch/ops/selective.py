@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.declare.mapped import fold, one_by_one
+from tvm_scan.torch.declare.mapped import folded, one_by_one
 from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
@@ -85,14 +85,12 @@ def _backward(
 ) -> tuple[Tensor | None, ...]:
     *saved, heads = ctx.saved_tensors
     tensors = SelectiveTensors(*saved)
-    _, _, _, _, _, D, z, bias, _, h0 = tensors
     if not heads.shape[0]:  # not kept, but differentiated after all: scan forward once more
         heads = selective_scan_grouped(*tensors, ctx.softplus, ctx.reverse, True)[2]
     g_out = torch.zeros_like(tensors.u) if g_out is None else g_out
     grads = selective_scan_backward(g_out, g_last, *tensors, heads, ctx.softplus, ctx.reverse)
-    present = [None if t is None else g for t, g in zip((D, z, bias), grads[5:8], strict=True)]
-    g_h0 = None if h0 is None else grads[8]
-    return *grads[:5], *present, None, g_h0
+    named = dict(zip(tensors.differentiable, grads, strict=True))
+    return tuple(named.get(name) for name in SelectiveTensors._fields)
 
 
 selective_scan_grouped.gradient(
@@ -104,16 +102,10 @@ selective_scan_grouped.gradient(
 def _(call: Any, size: int, dims: Any, arguments: Any) -> tuple[Any, Any]:
     # A, D and bias have no batch axis to fold into, nor what is fixed in time.
     shared = (2, 5, 7, *(i for i in (3, 4) if _axes(arguments[i], dims[i]) == 3))
-    keep = arguments[-1]  # heads are laid out for one call each
-    if keep or any(dims[i] is not None for i in shared):
+    if arguments[-1]:  # heads that are kept are laid out for one call each
         return one_by_one(call, size, dims, arguments)
-    folded = [
-        fold(a, d, size) if isinstance(a, Tensor) and i not in shared else a
-        for i, (a, d) in enumerate(zip(arguments, dims, strict=True))
-    ]
-    out, last, _ = call(*folded[:-1], False)
-    heads = last.new_empty((size, 0, head_width((len(last) // size, *last.shape[1:]))))
-    return (out.unflatten(0, (size, -1)), last.unflatten(0, (size, -1)), heads), (0, 0, 0)
+    (out, last, _), results_dims = folded(call, size, dims, arguments, shared)
+    return (out, last, last.new_empty((size, 0, head_width(last.shape[1:])))), results_dims
 
 
 def _axes(tensor: Tensor, mapped: int | None) -> int:

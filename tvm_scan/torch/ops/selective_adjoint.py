@@ -5,7 +5,7 @@ complex `A`, and in its own derivative, a chunk is made of torch's operators; se
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import chunked
 from tvm_scan.torch.ops.chunked import CHUNK
-from tvm_scan.torch.ops.selective_tensors import DIFFERENTIABLE, SelectiveTensors
+from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
 from tvm_scan.torch.ops.transpose import transposed
 from tvm_scan.torch.private import transforms_active
 
@@ -49,12 +49,6 @@ def spec_of(factory: str, u: Tensor, states: int, **options: Any) -> KernelSpec:
     return KernelSpec.of(factory, _SIZES, **options)
 
 
-#: Of u, delta, A, B, C, D, z, bias and h0.
-_Gradients: TypeAlias = tuple[
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
-]
-
-
 @operator(mapped=one_by_one)
 def selective_scan_backward(
     g_out: Tensor,
@@ -63,8 +57,8 @@ def selective_scan_backward(
     heads: Tensor,
     softplus: bool,
     reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of u, delta, A, B, C, D, z, bias and h0; empty for absent ones."""
+) -> list[Tensor]:
+    """Return the gradients of the `differentiable` tensors."""
     if not tensors.is_kernel:
         return _by_chunks(g_out, g_last, tensors, heads, softplus, reverse)
     u, delta, A, B, C, D, z, bias, reset, _ = tensors
@@ -111,12 +105,11 @@ def selective_scan_backward(
     if not fused and bias is not None:
         small["bias"] = grads["delta"].sum((0, 2))
     results = {n: transposed(g, u.dtype) for n, g in (grads | of_steps).items()}
-    absent = u.new_empty(0, dtype=wide)
-    results = {"z": absent.to(u.dtype), "D": absent, "bias": absent, **results, **small}
+    results |= {**small, "h0": carry}
     for name, total in of_states.items():
         summed = total[0] if len(total) == 1 else total.sum(0)
         results[name] = summed if name == "A" else summed.to(u.dtype)
-    return cast(_Gradients, (*(results[name] for name in DIFFERENTIABLE[:8]), carry))
+    return [results[name] for name in tensors.differentiable]
 
 
 def _add_up(
@@ -146,17 +139,15 @@ def _by_chunks(
     heads: Tensor,
     softplus: bool,
     reverse: bool,
-) -> _Gradients:
+) -> list[Tensor]:
     """Compute what `selective_scan_backward` returns, without a kernel."""
-    u, A, shape = tensors.u, tensors.A, tensors.state_shape
+    A, shape = tensors.A, tensors.state_shape
     # A copy: an operator returns none of its arguments.
     carry = A.new_zeros(shape) if g_last is None else g_last.clone()
     gradients = chunked.adjoint(
         tensors.named(), g_out, carry, heads_of(heads, shape), softplus, reverse
     )
-    absent = A.real.new_empty(0) if A.is_complex() else A.new_empty(0)
-    gradients = {"z": absent.to(u.dtype), "D": absent, "bias": absent.clone(), **gradients}
-    return cast(_Gradients, tuple(gradients[name] for name in DIFFERENTIABLE))
+    return [gradients[name] for name in tensors.differentiable]
 
 
 def _scratch(u: Tensor, states: int, steps: int, wide: torch.dtype) -> list[Tensor]:
@@ -175,40 +166,24 @@ def _(
     heads: Tensor,
     softplus: bool,
     reverse: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    u, _, A, B, C, D, z, bias, _, _ = tensors
-    small, real = A.shape[:2], A.dtype.to_real() if A.is_complex() else A.dtype
-    return (
-        u.new_empty(u.shape),
-        u.new_empty(u.shape),
-        A.new_empty(A.shape),
-        B.new_empty(B.shape),
-        C.new_empty(C.shape),
-        A.new_empty(small if D is not None else (0,), dtype=real),
-        u.new_empty(u.shape if z is not None else (0,)),
-        A.new_empty(small if bias is not None else (0,), dtype=real),
-        A.new_empty(tensors.state_shape),
-    )
+) -> list[Tensor]:
+    return [t.new_empty(t.shape) for t in tensors.differentiable.values()]
 
 
-def _second(ctx: Any, *weights: Tensor | None) -> tuple[Tensor | None, ...]:
+def _second(ctx: Any, weights: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
     """Differentiate the gradients, by torch's operators, one chunk after another."""
     g_out, g_last, *saved, heads = ctx.saved_tensors
     tensors = SelectiveTensors(*saved)
     named, shape = tensors.named(), tensors.state_shape
     carry = tensors.A.new_zeros(shape) if g_last is None else g_last
-    known = (*named, "h0")
-    wanted = {
-        name: weight
-        for name, weight in zip(DIFFERENTIABLE, weights, strict=True)
-        if name in known and weight is not None
-    }
+    pairs = zip(tensors.differentiable, weights, strict=True)
+    wanted = {name: weight for name, weight in pairs if weight is not None}
     gradients = chunked.second(
         named, g_out, carry, heads_of(heads, shape), wanted, ctx.softplus, ctx.reverse
     )
     results = [gradients["g_out"], None if g_last is None else gradients["g_last"]]
-    results += [gradients.get(name) for name in DIFFERENTIABLE[:8]]
-    results += [None, None if tensors.h0 is None else gradients["h0"]]
+    of_tensors = {name: gradients[name] for name in tensors.differentiable}
+    results += [of_tensors.get(name) for name in SelectiveTensors._fields]
     return _once(results, (*ctx.saved_tensors, *weights))
 
 

@@ -57,11 +57,12 @@ class SelectiveTensors(NamedTuple):
         """Tensors that are there, but the first state, by name."""
         return {n: t for n, t in self._asdict().items() if t is not None and n != "h0"}
 
+    @property
+    def differentiable(self) -> dict[str, Tensor]:
+        """Tensors that are there and have gradients, by name."""
+        return {n: t for n, t in self._asdict().items() if t is not None and n != "reset"}
+
     def options(self) -> dict[str, Any]:
         """Options of the loop that these take: what is there, and what is fixed in time."""
         there = {f"has_{n}": getattr(self, n) is not None for n in ("D", "z", "bias", "reset")}
         return there | {"fixed_B": self.B.dim() == 3, "fixed_C": self.C.dim() == 3}
-
-
-#: Those that have gradients, in order.
-DIFFERENTIABLE = tuple(name for name in SelectiveTensors._fields if name != "reset")

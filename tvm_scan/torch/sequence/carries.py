@@ -31,11 +31,6 @@ from tvm_scan.torch.sequence.exchange import Exchange
 _HALVES = (torch.float16, torch.bfloat16)
 
 
-def local_name(fn: object) -> str | None:
-    """The name in `CARRIES` of a function of this package."""
-    return next((name for name, known in _FUNCTIONS.items() if known is fn), None)
-
-
 # Linear recurrences: h -> total h + last.
 
 
@@ -115,12 +110,8 @@ def _selective_total(arguments: dict[str, Any]) -> Tensor:
     return total.exp()
 
 
-def _gla_total(arguments: dict[str, Any]) -> Tensor:
-    return wide(arguments["g"]).sum(1).exp().unsqueeze(3)
-
-
-def _rwkv6_total(arguments: dict[str, Any]) -> Tensor:
-    return wide(arguments["w"]).sum(1).exp().unsqueeze(3)
+def _matrix_total(gate: str) -> Callable[[dict[str, Any]], Tensor]:
+    return lambda arguments: wide(arguments[gate]).sum(1).exp().unsqueeze(3)
 
 
 def _ssd_total(arguments: dict[str, Any]) -> Tensor:
@@ -258,45 +249,24 @@ def _run_convolution(fn: Callable[..., Any], arguments: dict[str, Any], exchange
     return fn(**{**arguments, "initial_state": carry})
 
 
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "causal_conv1d": causal_conv1d,
-    "cummax": functions.cummax,
-    "cummin": functions.cummin,
-    "cumprod": functions.cumprod,
-    "cumsum": functions.cumsum,
-    "delta_rule": delta_rule,
-    "gated_delta_rule": gated_delta_rule,
-    "gla": gla,
-    "hgrn": hgrn,
-    "kda": kda,
-    "linear_recurrence": linear_recurrence,
-    "logcumsumexp": functions.logcumsumexp,
-    "rglru": rglru,
-    "rwkv6": rwkv6,
-    "rwkv7": rwkv7,
-    "selective_scan": selective_scan,
-    "selective_scan_fn": selective_scan_fn,
-    "ssd": ssd,
-}
-
-#: By name: ``(function, its arguments by name, exchange) -> result``.
-CARRIES: Mapping[str, Callable[[Callable[..., Any], dict[str, Any], Exchange], Any]] = {
-    "causal_conv1d": _run_convolution,
-    "cummax": _run_extremum,
-    "cummin": _run_extremum,
-    "cumprod": _cumulative("cumprod", torch.prod, 1, torch.mul),
-    "cumsum": _cumulative("cumsum", torch.sum, 0, torch.add),
-    "delta_rule": run_delta,
-    "gated_delta_rule": run_delta,
-    "gla": _linear(_gla_total),
-    "hgrn": _linear(_hgrn_total),
-    "kda": run_delta,
-    "linear_recurrence": _linear(_linear_total),
-    "logcumsumexp": _cumulative("logcumsumexp", _log_total, float("-inf"), _log_add),
-    "rglru": _linear(_rglru_total),
-    "rwkv6": _linear(_rwkv6_total),
-    "rwkv7": run_delta,
-    "selective_scan": _run_selective,
-    "selective_scan_fn": _run_selective_fn,
-    "ssd": _linear(_ssd_total, "D", "z"),
+#: By function: ``(function, its arguments by name, exchange) -> result``.
+CARRIES: Mapping[Any, Callable[[Callable[..., Any], dict[str, Any], Exchange], Any]] = {
+    causal_conv1d: _run_convolution,
+    delta_rule: run_delta,
+    functions.cummax: _run_extremum,
+    functions.cummin: _run_extremum,
+    functions.cumprod: _cumulative("cumprod", torch.prod, 1, torch.mul),
+    functions.cumsum: _cumulative("cumsum", torch.sum, 0, torch.add),
+    functions.logcumsumexp: _cumulative("logcumsumexp", _log_total, float("-inf"), _log_add),
+    gated_delta_rule: run_delta,
+    gla: _linear(_matrix_total("g")),
+    hgrn: _linear(_hgrn_total),
+    kda: run_delta,
+    linear_recurrence: _linear(_linear_total),
+    rglru: _linear(_rglru_total),
+    rwkv6: _linear(_matrix_total("w")),
+    rwkv7: run_delta,
+    selective_scan: _run_selective,
+    selective_scan_fn: _run_selective_fn,
+    ssd: _linear(_ssd_total, "D", "z"),
 }

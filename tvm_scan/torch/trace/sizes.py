@@ -36,22 +36,20 @@ def named_sizes(kinds: Kinds) -> Kinds:
     from torch.fx.experimental.symbolic_shapes import has_static_value
 
     known: list[tuple[int, Any]] = []
-    named = []
-    for shape, dtype in kinds:
-        sizes = []
-        for axis, size in enumerate(reversed(shape)):
-            if not has_static_value(size):
-                number = 0
-                while number < len(known):
-                    if known[number][0] == axis and known[number][1] == size:
-                        break
-                    number += 1
-                if number == len(known):
-                    known.append((axis, size))
-                size = -1 - number
-            sizes.append(size)
-        named.append((tuple(reversed(sizes)), dtype))
-    return tuple(named)
+
+    def named(axis: int, size: Any) -> Any:
+        if has_static_value(size):
+            return size
+        for number, (other_axis, other) in enumerate(known):
+            if other_axis == axis and other == size:
+                return -1 - number
+        known.append((axis, size))
+        return -len(known)
+
+    return tuple(
+        (tuple(named(len(shape) - i, n) for i, n in enumerate(shape)), dtype)
+        for shape, dtype in kinds
+    )
 
 
 def constant_sizes(kinds: Kinds) -> Kinds:
