@@ -77,7 +77,7 @@ def build(mod: Any, target: Any, **options: Any) -> Any:
 @contextmanager
 def _nvrtc_without_flag() -> Iterator[None]:
     """TVM has no variable for NVRTC, and options after the flag do not bring the functions back."""
-    if os.environ.get("TVM_SCAN_FAST_MATH") or not _has_nvrtc():
+    if os.environ.get("TVM_SCAN_FAST_MATH") or not has_nvrtc():
         yield
         return
     from cuda.bindings import nvrtc
@@ -95,7 +95,8 @@ def _nvrtc_without_flag() -> Iterator[None]:
         nvrtc.nvrtcCompileProgram = compiled
 
 
-def _has_nvrtc() -> bool:
+def has_nvrtc() -> bool:
+    """Return whether the library NVRTC is there, from PyPI."""
     try:
         return find_spec("cuda.bindings.nvrtc") is not None
     except ModuleNotFoundError:

@@ -267,6 +267,27 @@ def loop_with(loop: tirx.For, body: Any, kind: tirx.ForKind | None = None) -> ti
     return tirx.For(*parts, loop.thread_binding, loop.annotations)
 
 
+def store_cells(buffer: Var, indices: Sequence[Any], value: Callable[[list[Any]], Any]) -> Any:
+    """Store ``value(indices)`` at the cells of a buffer; an index of None runs over its extent.
+
+    An extent of 1 has no loop: loops that differ are not seen as lanes.
+    """
+    extents = shape_of(buffer)
+    free = {
+        i: Var(f"i{i}", prim_type(dtype_of(extent)))
+        for i, extent in enumerate(extents)
+        if indices[i] is None and as_int(extent) != 1
+    }
+    full = [
+        free.get(i, zero_like(extents[i]) if index is None else index)
+        for i, index in enumerate(indices)
+    ]
+    stmt: Any = tirx.BufferStore(buffer, value(full), full)
+    for i, var in reversed(free.items()):
+        stmt = tirx.For(var, zero_like(var), extents[i], tirx.ForKind.SERIAL, stmt)
+    return stmt
+
+
 def fresh_copy(stmt: Any) -> Any:
     """Copy of ``stmt`` whose loop variables and bindings are new.
 

@@ -286,8 +286,8 @@ def test_bad_input_is_one_sentence(records, command, arguments, code, text):
 
 def examples():
     """The last line of every command's help, by name."""
-    commands = typer.main.get_command(app).commands
-    helps = {name: " ".join(found.help.split()) for name, found in commands.items()}
+    table = typer.main.get_command(app)
+    helps = {name: " ".join(table.get_command(None, name).help.split()) for name in table.commands}
     return {name: text.rpartition("Example: ")[2] for name, text in helps.items()}
 
 

@@ -21,8 +21,9 @@ WHAT = ("library:cumsum", "--shape", "4,4000")
 def commands():
     """Every command by its words, with those of a group."""
     found = {}
-    for name, command in typer.main.get_command(app).commands.items():
-        found[name] = command
+    table = typer.main.get_command(app)
+    for name in table.commands:
+        found[name] = command = table.get_command(None, name)
         for inner, sub in getattr(command, "commands", {}).items():
             found[f"{name} {inner}"] = sub
     return found

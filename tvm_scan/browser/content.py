@@ -148,10 +148,7 @@ def of_function(func: tirx.PrimFunc, target: Target, plan: ScanPlan | Chooser | 
         for param, array in zip(func.params, loop.parameters, strict=True)
     ]
     call: Step = {"call": name, "arguments": [array.name for array in loop.parameters]}
-    families = [
-        algebra.name for recurrence in analysis.recurrences for algebra in recurrence.algebras
-    ]
-    families += ["delta"] * len(analysis.deltas)
+    families = [str(name) for loop in analysis.accepted for _, name, *_ in loop.families]
     return Content(
         name,
         {size: STEPS if size in following else OTHERS for _, size in sizes.items()},

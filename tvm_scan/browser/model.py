@@ -62,8 +62,8 @@ def of_model(mod: IRModule, target: Target, database: Any, name: str) -> Content
     plain = relax.transform.LegalizeOps()(plain)
     constants: dict[str, np.ndarray] = {}
     kernels, loops = _Graph(scheduled, constants), _Graph(plain, constants)
-    extents = [recurrence.time.extent for report in reports for recurrence in report.recurrences]
-    extents += [rule.time.extent for report in reports for rule in report.deltas]
+    accepted = [loop for report in reports for loop in report.accepted]
+    extents = [loop.time.extent for loop in accepted]
     times = [number for extent in extents if (number := tir.as_int(extent)) is not None]
     sizes = dict.fromkeys(kernels.sizes, OTHERS)
     length = next(iter(sizes), None) if len(times) < len(extents) else None
@@ -77,13 +77,7 @@ def of_model(mod: IRModule, target: Target, database: Any, name: str) -> Content
         Operand(Array(key, str(value.dtype), value.shape), True, False, constant=value)
         for key, value in constants.items()
     ]
-    families = [
-        a.name
-        for report in reports
-        for recurrence in report.recurrences
-        for a in recurrence.algebras
-    ]
-    families += ["delta" for report in reports for _ in report.deltas]
+    families = [str(name) for loop in accepted for _, name, *_ in loop.families]
     return Content(
         name,
         sizes,

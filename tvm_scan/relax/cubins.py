@@ -13,7 +13,6 @@ import re
 import shutil
 import struct
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from tvm.runtime import _ffi_api
 from tvm.support import nvcc
 from tvm.target import Target
 
-from tvm_scan.cuda_math import exact_math
+from tvm_scan.cuda_math import exact_math, has_nvrtc
 from tvm_scan.errors import ScanError
 
 _SYMBOL = "__tvm_ffi__library_bin"
@@ -90,10 +89,7 @@ def _compiler() -> str:
     """Name of what makes machine code of CUDA text here: nvcc, the library NVRTC, or nothing."""
     if shutil.which("nvcc") is not None:
         return "nvcc"
-    try:
-        return "nvrtc" if find_spec("cuda.bindings.nvrtc") is not None else ""
-    except ModuleNotFoundError:
-        return ""
+    return "nvrtc" if has_nvrtc() else ""
 
 
 def _cubin(source: str, target: Target) -> bytes:

@@ -16,28 +16,15 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils import _pytree as pytree
-
-__all__ = [
-    "CHECKED",
-    "FAKE_TENSOR_LOG",
-    "assumed_constant",
-    "core_decompositions",
-    "dual_level_is_open",
-    "fake_tensor_mode",
-    "is_mapped",
-    "is_watched",
-    "only_device_is_left",
-    "pytree",
-    "schema_of",
-    "tensor_check",
-    "transforms_active",
-]
+from torch.utils import _pytree
 
 #: The version of torch.
 CHECKED = "2.13"
 #: Name of torch's log of what its operators refuse of tensors without data.
 FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"
+
+#: Trees of tensors: torch publishes them as a package of their own, which need not be there.
+pytree = _pytree
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -61,7 +61,7 @@ def with_producer(
     def on_for(loop: tirx.For) -> Any:
         if first is None or not loop.loop_var.same_as(first[0]):
             return loop
-        return tir.loop_with(loop, tir.seq([_filled(old, first[1], value), loop.body]))
+        return tir.loop_with(loop, tir.seq([tir.store_cells(old, first[1], value.at), loop.body]))
 
     added = [names[b] for b, k in zip(producer.inputs, shared, strict=True) if k is None]
     inputs = [p for p in scan.params[: len(scan.params) - outputs] if not p.same_as(old)]
@@ -74,24 +74,6 @@ def with_producer(
 def _is_worth_keeping(producer: Pointwise) -> bool:
     """Return whether computing an element again costs more than reading it again."""
     return producer.is_costly or len(tir.loads(producer.value)) > 1
-
-
-def _filled(buffer: Var, outer: Sequence[Any], value: Pointwise) -> Any:
-    """The elements of a buffer at the indices ``outer``; an index of None runs over its extent."""
-    extents = tir.shape_of(buffer)
-    free = {
-        i: tirx.Var(f"i{i}", tir.dtype_of(extent))
-        for i, extent in enumerate(extents)
-        if outer[i] is None and tir.as_int(extent) != 1
-    }
-    indices = [
-        free.get(i, tir.zero_like(extents[i]) if index is None else index)
-        for i, index in enumerate(outer)
-    ]
-    stmt: Any = tirx.BufferStore(buffer, value.at(indices), indices)
-    for i, var in reversed(free.items()):
-        stmt = tirx.For(var, tir.zero_like(var), extents[i], tirx.ForKind.SERIAL, stmt)
-    return stmt
 
 
 def with_consumer(

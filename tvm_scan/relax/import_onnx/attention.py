@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 from tvm import relax, tirx
 
 from tvm_scan import tir
-from tvm_scan.errors import ScanError
 from tvm_scan.loops.linear_attention import LinearAttention
 from tvm_scan.relax.calls import call_loop
-from tvm_scan.relax.import_onnx.shapes import fitted
+from tvm_scan.relax.import_onnx.shapes import fitted, text_attribute, three_extents, wrong
 from tvm_scan.relax.operators import viewed
 
 _OPERATOR = "LinearAttention"
+_wrong = partial(wrong, _OPERATOR)
 _RULES = ("linear", "gated", "delta", "gated_delta")
 _INPUTS = ("query", "key", "value", "past_state", "decay", "beta")
 
@@ -62,8 +63,7 @@ def linear_attention(
 
 
 def _described(by_name: dict[str, Any], attrs: dict[str, Any]) -> LinearAttention:
-    rule = attrs.get("update_rule", "gated_delta")
-    rule = rule.decode() if isinstance(rule, bytes) else str(rule)
+    rule = text_attribute(attrs, "update_rule", "gated_delta")
     if rule not in _RULES:
         raise _wrong(f"an update_rule of {', '.join(_RULES)}", rule, "name one of them")
     for name, wanted in (("decay", "gated" in rule), ("beta", "delta" in rule)):
@@ -107,14 +107,7 @@ def _described(by_name: dict[str, Any], attrs: dict[str, Any]) -> LinearAttentio
 
 
 def _shape(by_name: dict[str, Any], name: str) -> list[Any]:
-    shape = None if by_name[name] is None else by_name[name].ty.shape
-    if not isinstance(shape, relax.ShapeExpr) or len(shape.values) != 3:
-        raise _wrong(f"{name} of three known extents", str(shape), "give its shape")
-    return list(shape.values)
-
-
-def _wrong(expected: str, found: str, fix: str) -> ScanError:
-    return ScanError(f"{_OPERATOR}: expected {expected}, got {found}; {fix}")
+    return three_extents(_OPERATOR, name, by_name[name])
 
 
 def _wide(value: int) -> tirx.IntImm:

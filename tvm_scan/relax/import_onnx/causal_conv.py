@@ -7,8 +7,9 @@ from typing import Any
 from tvm import relax
 
 from tvm_scan import tir
-from tvm_scan.errors import ScanError
-from tvm_scan.relax.import_onnx.shapes import fitted
+from tvm_scan.relax.import_onnx.shapes import fitted, text_attribute, three_extents, wrong
+
+_OPERATOR = "CausalConvWithState"
 
 
 def causal_conv(
@@ -37,25 +38,21 @@ def causal_conv(
     """
     parts: list[Any] = [*inputs, None, None]
     x, weight, bias, past = parts[:4]
-    activation = attrs.get("activation", "none")
-    activation = activation.decode() if isinstance(activation, bytes) else str(activation)
+    activation = text_attribute(attrs, "activation", "none")
     if activation not in ("none", "silu", "swish"):
-        raise ScanError(
-            "CausalConvWithState: expected an activation of none, silu or swish, got "
-            f"{activation}; name one of them"
-        )
-    batch, channels, length = _extents("input", x)
-    width = tir.as_int(_extents("weight", weight)[2])
-    count = tir.as_int(_extents("weight", weight)[0] if tir.as_int(channels) is None else channels)
+        expected = "an activation of none, silu or swish"
+        raise wrong(_OPERATOR, expected, activation, "name one of them")
+    batch, channels, length = three_extents(_OPERATOR, "input", x)
+    of_weight = three_extents(_OPERATOR, "weight", weight)
+    width = tir.as_int(of_weight[2])
+    count = tir.as_int(of_weight[0] if tir.as_int(channels) is None else channels)
     if count is None or not width:
-        raise ScanError(
-            "CausalConvWithState: expected a constant number of channels and a constant width, "
-            f"got weight of {list(_extents('weight', weight))}; give its shape"
-        )
+        expected = "a constant number of channels and a constant width"
+        raise wrong(_OPERATOR, expected, f"weight of {of_weight}", "give its shape")
 
     def fit(name: str, value: relax.Expr, *shape: Any) -> relax.Expr:
         dtype = str(x.ty.dtype)
-        return fitted(builder, "CausalConvWithState", name, value, shape, dtype)
+        return fitted(builder, _OPERATOR, name, value, shape, dtype)
 
     x = fit("input", x, batch, count, length)
     weight = fit("weight", weight, count, 1, width)
@@ -75,13 +72,3 @@ def causal_conv(
         y = builder.emit(relax.op.astype(builder.emit(relax.op.nn.silu(wide)), str(x.ty.dtype)))
     state = builder.emit(relax.op.strided_slice(padded, [2], [length], [length + width - 1]))
     return relax.Tuple([y, state])
-
-
-def _extents(name: str, value: relax.Expr) -> list[Any]:
-    shape = value.ty.shape
-    if not isinstance(shape, relax.ShapeExpr) or len(shape.values) != 3:
-        raise ScanError(
-            f"CausalConvWithState: expected {name} of three known extents, got {shape}; give its "
-            "shape"
-        )
-    return list(shape.values)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from tvm import relax
 from tvm.ir import GenericConst
 
 from tvm_scan import tir
-from tvm_scan.errors import ScanError
 from tvm_scan.relax.calls import call_loop
+from tvm_scan.relax.import_onnx.shapes import wrong
 from tvm_scan.relax.step.lowered import LoweredStep, lower_step, time_loop
+
+_wrong = partial(wrong, "Scan")
 
 
 def scan(
@@ -179,7 +182,3 @@ def _moved(builder: relax.BlockBuilder, x: relax.Expr, source: int, target: int)
     order = [i for i in range(len(x.ty.shape.values)) if i != source]
     order.insert(target, source)
     return builder.emit(relax.op.permute_dims(x, order))
-
-
-def _wrong(expected: str, found: str, fix: str) -> ScanError:
-    return ScanError(f"Scan: expected {expected}, got {found}; {fix}")

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import relax
 
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
+
+
+def wrong(operator: str, expected: str, found: object, fix: str) -> ScanError:
+    """Make the error of an operator whose inputs or attributes are not as they must be."""
+    return ScanError(f"{operator}: expected {expected}, got {found}; {fix}")
+
+
+def three_extents(operator: str, name: str, value: relax.Expr | None) -> list[Any]:
+    """Return the shape of an input with three axes; raise where that is not known."""
+    shape = None if value is None else value.ty.shape
+    if not isinstance(shape, relax.ShapeExpr) or len(shape.values) != 3:
+        raise wrong(operator, f"{name} of three known extents", shape, "give its shape")
+    return list(shape.values)
+
+
+def text_attribute(attrs: Mapping[str, Any], name: str, default: str) -> str:
+    """Return an attribute that is text, which a node holds as bytes."""
+    value = attrs.get(name, default)
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def fitted(
@@ -54,10 +73,8 @@ def fitted(
         or any(None not in pair and len(set(pair)) > 1 for pair in zip(known, wanted, strict=True))
     )
     if apart or kind != (dtype or kind):
-        raise ScanError(
-            f"{operator}: expected {name} as {dtype or kind} of {[*shape]}, got {kind} of "
-            f"{extents}; give it this shape and dtype"
-        )
+        expected = f"{name} as {dtype or kind} of {[*shape]}"
+        raise wrong(operator, expected, f"{kind} of {extents}", "give it this shape and dtype")
     if (
         extents is not None
         and known is not None

@@ -28,6 +28,11 @@ def arguments_of(node: Any, importer: Any) -> dict[str, Any]:
     return {name: resolved(value) for name, value in values.items()}
 
 
+def present(arguments: dict[str, Any], *names: str) -> list[Any]:
+    """Those of some arguments that a call has, in the order of their names."""
+    return [arguments[name] for name in names if arguments[name] is not None]
+
+
 def _check_real(node: Any, value: Any) -> None:
     if getattr(value.meta.get("val"), "is_complex", bool)():
         raise ScanError(

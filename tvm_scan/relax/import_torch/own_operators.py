@@ -23,6 +23,7 @@ from tvm_scan.relax.import_torch.own_arguments import (
     Frame,
     arguments_of,
     extent,
+    present,
     sizes_of,
 )
 from tvm_scan.relax.import_torch.reads import value_of
@@ -42,9 +43,7 @@ def _affine(node: Any, importer: Any) -> relax.Expr:
         has_initial=initial is not None,
         has_reset=arguments["reset"] is not None,
     )
-    inputs = [
-        frame.array(arguments[name]) for name in ("a", "x", "reset") if arguments[name] is not None
-    ]
+    inputs = [frame.array(array) for array in present(arguments, "a", "x", "reset")]
     inputs += [] if initial is None else [frame.state(initial)]
     (out,) = call_loop(importer.block_builder, loop, inputs, "affine_scan")
     return frame.whole(out)
@@ -103,8 +102,8 @@ def _selective(node: Any, importer: Any) -> list[relax.Expr]:
     if initial is None:
         shape = relax.ShapeExpr([*u.ty.shape.values[:3], states])
         initial = builder.emit(relax.op.zeros(shape, tir.dtype_of(arguments["A"])))
-    tensors = [arguments[name] for name in ("u", "delta", "A", "B", "C", "D", "z", "bias", "reset")]
-    inputs = [*(t for t in tensors if t is not None), initial]
+    names = ("u", "delta", "A", "B", "C", "D", "z", "bias", "reset")
+    inputs = [*present(arguments, *names), initial]
     out, last = call_loop(builder, _from_the_start(loop), inputs, "selective_scan")
     # The third result is for gradients alone; nothing reads it.
     return [out, last, last]
@@ -135,8 +134,7 @@ def _outer(node: Any, importer: Any) -> list[relax.Expr]:
         has_reset=arguments["reset"] is not None,
     )
     decay = builder.emit(relax.op.exp(arguments["g"]))
-    tensors = [arguments[name] for name in ("a", "x", "c", "reset", "h0")]
-    inputs = [decay, *(t for t in tensors if t is not None)]
+    inputs = [decay, *present(arguments, "a", "x", "c", "reset", "h0")]
     last, y = call_loop(builder, loop, inputs, "outer_scan")
     return [y, last]
 
@@ -163,8 +161,7 @@ def _delta(node: Any, importer: Any) -> list[relax.Expr]:
         group=group // constant_extent(q, 2, "delta_scan", "heads"),
     )
     read = _read(builder, arguments)
-    tensors = [*(read[n] for n in ("q", "k", "v", "g", "beta", "a", "b")), arguments["h0"]]
-    inputs = [t for t in tensors if t is not None]
+    inputs = present(read, "q", "k", "v", "g", "beta", "a", "b", "h0")
     last, y = call_loop(builder, loop, inputs, "delta_scan")
     return [y, last]
 
@@ -247,8 +244,7 @@ def _states_of_sequences(node: Any, importer: Any) -> relax.Expr:
         has_first=first is not None,
         has_reset=arguments["reset"] is not None,
     )
-    optional = [t for t in (first, arguments["reset"]) if t is not None]
-    inputs = [arguments["gates"], drive, B, *optional, offsets]
+    inputs = present(arguments, "gates", "drive", "B", "first", "reset", "offsets")
     return call_loop(importer.block_builder, loop, inputs, "states_of_sequences")[0]
 
 

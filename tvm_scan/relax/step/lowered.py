@@ -236,27 +236,17 @@ def _first_from(nest: Any, sources: tir.VarMap, later: Any, at: Any) -> Any:
 
 def _copy(target: Var, lead: list[Any], source: Var, source_lead: list[Any]) -> Any:
     """``target[lead, ...] = source[source_lead, ...]``."""
-    return _stores(target, lead, lambda at: tirx.BufferLoad(source, [*source_lead, *at]))
+    free = [None] * (len(tir.shape_of(target)) - len(lead))
+
+    def loaded(at: list[Any]) -> Any:
+        return tirx.BufferLoad(source, [*source_lead, *at[len(lead) :]])
+
+    return tir.store_cells(target, [*lead, *free], loaded)
 
 
 def _filled(target: Var) -> Any:
-    return _stores(target, [], lambda _: tirx.const(0, tir.dtype_of(target)))
-
-
-def _stores(target: Var, lead: list[Any], value: Callable[[list[Any]], Any]) -> Any:
-    """Store a value in every element."""
-    zero = tirx.IntImm("int64", 0)
-    extents = tir.shape_of(target)[len(lead) :]
-    # No loops over a single cell: the steps have none, and loops that differ are not seen as lanes.
-    indices = [
-        zero if tir.as_int(extent) == 1 else tirx.Var(f"i{k}", "int64")
-        for k, extent in enumerate(extents)
-    ]
-    stmt = BufferStore(target, value(indices), [*lead, *indices])
-    for var, extent in zip(reversed(indices), reversed(extents), strict=True):
-        if var is not zero:
-            stmt = tirx.For(var, zero, extent, tirx.ForKind.SERIAL, stmt)
-    return stmt
+    indices = [None] * len(tir.shape_of(target))
+    return tir.store_cells(target, indices, lambda _: tirx.const(0, tir.dtype_of(target)))
 
 
 def _can_write_in_place(step: LoweredStep, old: Var, after: Var) -> bool:

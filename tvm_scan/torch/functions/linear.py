@@ -77,13 +77,8 @@ def linear_recurrence(
     dtype = torch.promote_types(gates.dtype, x.dtype)
     if h0 is not None:
         dtype = torch.promote_types(dtype, h0.dtype)
-    check(
-        dtype not in SMALL_INTEGERS,
-        owner,
-        "floats, complex, int32 or int64",
-        dtype,
-        "convert it with .to(torch.int64)",
-    )
+    expected, fix = "floats, complex, int32 or int64", "convert it with .to(torch.int64)"
+    check(dtype not in SMALL_INTEGERS, owner, expected, dtype, fix)
     mask = None
     if reset is not None:
         mask = framed(_expand(owner, "reset", reset.to(torch.int8), x.shape), dim)

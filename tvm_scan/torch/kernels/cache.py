@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,18 +50,14 @@ class _Built:
 
     def __init__(self, library: Any, device: Device) -> None:
         self.call: Callable[..., Any] = library["main"]
-        self._question: Callable[..., int] | None
-        self._question = library[QUESTION] if device.is_gpu else None
-        self._shapes: dict[tuple[int, ...], list[tuple[tuple[int, ...], torch.dtype]]] = {}
+        self._shapes: Callable[..., list[tuple[tuple[int, ...], torch.dtype]]] | None = None
+        if device.is_gpu:
+            self._shapes = lru_cache(maxsize=4096)(partial(shapes_of, library[QUESTION]))
 
     def scratch(self, sizes: tuple[int, ...], device: torch.device) -> list[torch.Tensor]:
         """Memory of torch's allocator for the parameters at the end of a GPU's kernel."""
-        shapes = self._shapes.get(sizes)
-        if shapes is None:
-            if len(self._shapes) > 4096:
-                self._shapes.clear()
-            assert self._question is not None, "only a GPU's kernel has scratch"
-            shapes = self._shapes[sizes] = shapes_of(self._question, sizes)
+        assert self._shapes is not None, "only a GPU's kernel has scratch"
+        shapes = self._shapes(sizes)
         return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
 
 

@@ -7,6 +7,7 @@ the runtime library alone, which is loaded here by its path.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -104,9 +105,7 @@ def prepared(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_neg():  # torch has put off a change of sign
         tensor = tensor.resolve_neg()
     shape = tensor.shape
-    strides = _strides.get(shape)
-    if strides is None:
-        strides = compact_strides(shape)
+    strides = compact_strides(shape)
     if tensor.stride() == strides:
         if not tensor.data_ptr() % ALIGNMENT:
             return tensor
@@ -118,16 +117,11 @@ def prepared(tensor: torch.Tensor) -> torch.Tensor:
     return aligned_empty(shape, tensor.dtype, tensor.device).copy_(tensor)
 
 
-#: Of the shapes that were seen; asked at every call.
-_strides: dict[torch.Size, tuple[int, ...]] = {}
-
-
+@functools.lru_cache(maxsize=4096)  # asked at every call
 def compact_strides(shape: torch.Size) -> tuple[int, ...]:
     """Return the strides of a contiguous tensor as TVM computes them."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
         step *= extent
-    if len(_strides) > 4096:
-        _strides.clear()
-    return _strides.setdefault(shape, tuple(reversed(strides)))
+    return tuple(reversed(strides))

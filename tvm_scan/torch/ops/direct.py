@@ -6,6 +6,7 @@ small kernel. Where all that would change nothing, this allocates the result and
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -22,9 +23,6 @@ from tvm_scan.torch.kernels.runtime import ALIGNMENT, compact_strides
 from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.ops.frame import frame_of
 
-#: By kernel, axis, shape and dtype: the key of the built kernel, the shape of its arrays (None if
-#: it is that of the tensors), and the strides that the tensors must have.
-_ways: dict[tuple[Any, ...], tuple[Any, tuple[int, ...] | None, tuple[int, ...]]] = {}
 _empty_like = torch.empty_like
 #: Dtypes of kernels that carry what they read.
 _DTYPES = (*FLOATS, torch.int32, torch.int64)
@@ -71,12 +69,9 @@ def run_direct(
     """`direct` for the implementation of an operator: it knows that nothing watches."""
     x = inputs[-1]
     shape, dtype = x.shape, x.dtype
-    key = (make, options, dim, shape, dtype)
-    way = _ways.get(key)
+    way = _way(make, options, dim, shape, dtype)
     if way is None:
-        if not x.numel() or not -x.dim() <= dim < x.dim() or dtype not in _DTYPES:
-            return None
-        way = _remember(key)
+        return None
     kernel, frame, strides = way
     # In a forked child another thread runs the kernels, and a GPU needs its stream.
     if runtime.substitute is not None or devices.device_of(x) is not CPU:
@@ -102,14 +97,24 @@ def run_direct(
     return out
 
 
-def _remember(key: tuple[Any, ...]) -> Any:
-    make, options, dim, shape, dtype = key
+@functools.lru_cache(maxsize=4096)
+def _way(
+    make: Callable[..., KernelSpec],
+    options: tuple[object, ...],
+    dim: int,
+    shape: torch.Size,
+    dtype: torch.dtype,
+) -> tuple[Any, tuple[int, ...] | None, tuple[int, ...]] | None:
+    """The key of the built kernel, the shape of its arrays, and the strides of the tensors.
+
+    The shape is None if it is that of the tensors. There is no way for tensors without elements,
+    axes that are none, and dtypes that no kernel carries.
+    """
+    if 0 in shape or not -len(shape) <= dim < len(shape) or dtype not in _DTYPES:
+        return None
     axis = dim % len(shape)
     sizes, time_last, frame = frame_of(
         (math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
     )
     kernel = call_key(make(dtype, *options, time_last), sizes, CPU)
-    if len(_ways) > 4096:
-        _ways.clear()
-    same = tuple(shape) == frame
-    return _ways.setdefault(key, (kernel, None if same else frame, compact_strides(shape)))
+    return kernel, None if tuple(shape) == frame else frame, compact_strides(shape)

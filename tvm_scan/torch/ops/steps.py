@@ -15,20 +15,16 @@ from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops.affine import first, shifted
 from tvm_scan.torch.ops.frame import SIZES, frame_of
-from tvm_scan.torch.ops.step_adjoint import solve_adjoint, vjp
+from tvm_scan.torch.ops.step_adjoint import Runner, solve_adjoint, vjp
 from tvm_scan.torch.trace.graph import graph_module, may_be_serial, with_outputs
 from tvm_scan.torch.trace.results import result_types
-
-
-def _element_types(tensors: Sequence[Tensor], prefix: bool) -> list[torch.dtype]:
-    return [t.dtype for t in (*tensors, *(tensors if prefix else ()))]
 
 
 def _outputs(
     tensors: Sequence[Tensor], graph: str, carries: int, prefix: bool, make: Any
 ) -> list[Tensor]:
     """The last states (none for a prefix), then what is emitted, made by `make(shape, dtype)`."""
-    kinds = tuple(((1,), dtype) for dtype in _element_types(tensors, prefix))
+    kinds = tuple(((1,), t.dtype) for t in (*tensors, *(tensors if prefix else ())))
     dtypes = [dtype for _, dtype in result_types(graph, kinds)]
     x = tensors[-1]
     lasts = [] if prefix else [make((x.shape[0], x.shape[2]), d) for d in dtypes[:carries]]
@@ -93,15 +89,13 @@ def _(
 
 
 def _adjoint(
+    ctx: Any,
     tensors: Sequence[Tensor],
     results: Sequence[Tensor],
     grads: Sequence[Tensor | None],
-    graph: str,
-    carries: int,
-    prefix: bool,
-    reverse: bool,
-) -> Sequence[Tensor | None]:
+) -> list[Tensor]:
     """Gradients of the tensors of `step_scan`, of operators that have gradients themselves."""
+    graph, carries, reverse = ctx.graph, ctx.carries, ctx.reverse
 
     def run(parts: list[Tensor], text: str, count: int, backward: bool) -> list[Tensor]:
         return step_scan(parts, text, count, False, backward)
@@ -110,10 +104,10 @@ def _adjoint(
         torch.zeros_like(r) if g is None else g for g, r in zip(grads, results, strict=True)
     ]
     if not tensors[-1].numel():
-        starts = [] if prefix else upstream[:carries]
+        starts = [] if ctx.prefix else upstream[:carries]
         return starts + [torch.zeros_like(t) for t in tensors[len(starts) :]]
-    if prefix:
-        return _prefix_adjoint(run, tensors, results, upstream, graph, carries, reverse)
+    if ctx.prefix:
+        return _prefix_adjoint(run, ctx, tensors, results, upstream)
     states = with_outputs(graph, carries)
     olds = step_scan(list(tensors), states, carries, False, reverse)[-carries:]
     inputs = [*olds, *tensors[carries:]]
@@ -127,15 +121,14 @@ def _adjoint(
 
 
 def _prefix_adjoint(
-    run: Any,
+    run: Runner,
+    ctx: Any,
     tensors: Sequence[Tensor],
     results: Sequence[Tensor],
     upstream: list[Tensor],
-    graph: str,
-    carries: int,
-    reverse: bool,
 ) -> list[Tensor]:
     """The first elements are the first states; from there on it is a recurrence."""
+    graph, carries, reverse = ctx.graph, ctx.carries, ctx.reverse
     steps = tensors[0].shape[1] - 1
 
     def rest(tensor: Tensor) -> Tensor:
@@ -188,7 +181,7 @@ def _pull(
 def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     saved = ctx.saved_tensors
     tensors, results = saved[: -len(grads)], saved[-len(grads) :]
-    gradients = _adjoint(tensors, results, grads, ctx.graph, ctx.carries, ctx.prefix, ctx.reverse)
+    gradients = _adjoint(ctx, tensors, results, grads)
     return [g if t.is_floating_point() else None for g, t in zip(gradients, tensors, strict=True)]
 
 

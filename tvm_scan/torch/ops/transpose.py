@@ -11,13 +11,12 @@ from torch import Tensor
 from tvm_scan.torch.kernels import devices
 from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
-from tvm_scan.torch.kernels.spec import KernelSpec
+from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 
 
 @functools.cache
 def _spec(dtype: torch.dtype, result: torch.dtype) -> KernelSpec:
-    names = [str(kind).removeprefix("torch.") for kind in (dtype, result)]
-    options = (("dtype", names[0]), ("result", names[1]))
+    options = (("dtype", dtype_name(dtype)), ("result", dtype_name(result)))
     return KernelSpec("transpose", options, ("outer", "rows", "columns"), no_scan=True)
 
 

@@ -31,7 +31,7 @@ def sized(kinds: Kinds) -> Kinds:
     return tuple((tuple(numbers[n] for n in shape), dtype) for shape, dtype in kinds)
 
 
-def named_sizes(kinds: Kinds) -> Kinds:
+def named_sizes(*groups: Kinds) -> tuple[Kinds, ...]:
     """Name the sizes that vary in a program: the same at one position from the right, if equal."""
     from torch.fx.experimental.symbolic_shapes import has_static_value
 
@@ -47,11 +47,17 @@ def named_sizes(kinds: Kinds) -> Kinds:
         return -len(known)
 
     return tuple(
-        (tuple(named(len(shape) - i, n) for i, n in enumerate(shape)), dtype)
-        for shape, dtype in kinds
+        tuple(
+            (tuple(named(len(shape) - i, n) for i, n in enumerate(shape)), dtype)
+            for shape, dtype in kinds
+        )
+        for kinds in groups
     )
 
 
-def constant_sizes(kinds: Kinds) -> Kinds:
+def constant_sizes(*groups: Kinds) -> tuple[Kinds, ...]:
     """Bind a program to the sizes that it is traced with."""
-    return tuple((tuple(operator.index(n) for n in shape), dtype) for shape, dtype in kinds)
+    return tuple(
+        tuple((tuple(operator.index(n) for n in shape), dtype) for shape, dtype in kinds)
+        for kinds in groups
+    )

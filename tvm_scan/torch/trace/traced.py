@@ -56,18 +56,33 @@ def traced_operator(
     ValueError
         If it returns another operand.
     """
+    traced: tuple[str, bool, list[Tensor]]
+    traced = _traced("associative_scan", _operator, combine_fn, pattern, (slices,), device)
+    return traced
+
+
+def _traced(
+    owner: str,
+    trace_of: Callable[..., Any],
+    function: Callable[..., Any],
+    pattern: Any,
+    kinds: tuple[Kinds, ...],
+    device: torch.device,
+) -> Any:
+    """Trace a user's function; while a program is compiled, for sizes that vary, if it can be."""
     if not torch.compiler.is_compiling():
-        return _operator(combine_fn, pattern, slices, device)
-    traced = _constant_operator(combine_fn, pattern, named_sizes(slices), device)
-    if traced is None:
-        traced = _constant_operator(combine_fn, pattern, constant_sizes(slices), device)
+        return trace_of(function, pattern, *kinds, device)
+    for sizes_of in (named_sizes, constant_sizes):
+        traced = _constant(owner, trace_of, function, pattern, *sizes_of(*kinds), device)
+        if traced is not None:
+            break
     assert traced is not None  # constant sizes raise instead
     return *traced, []
 
 
 @assumed_constant
-def _constant_operator(*arguments: Any) -> tuple[str, bool] | None:
-    return held("associative_scan", _operator, *arguments)
+def _constant(*arguments: Any) -> tuple[Any, ...] | None:
+    return held(*arguments)
 
 
 def _operator(
@@ -130,21 +145,9 @@ def traced_step(
     ValueError
         If it returns another carry, or no pair.
     """
-    if not torch.compiler.is_compiling():
-        return _step(f, patterns, starts, slices, device)
-    count = len(starts)
-    named = named_sizes((*starts, *slices))
-    traced = _constant_step(f, patterns, named[:count], named[count:], device)
-    if traced is None:
-        fixed = constant_sizes((*starts, *slices))
-        traced = _constant_step(f, patterns, fixed[:count], fixed[count:], device)
-    assert traced is not None  # constant sizes raise instead
-    return *traced, []
-
-
-@assumed_constant
-def _constant_step(*arguments: Any) -> tuple[str, bool, Any] | None:
-    return held("scan", _step, *arguments)
+    traced: tuple[str, bool, Any, list[Tensor]]
+    traced = _traced("scan", _step, f, patterns, (starts, slices), device)
+    return traced
 
 
 def _step(
