@@ -38,7 +38,7 @@ def free(lock):
 
 
 def test_compiling_in_a_child_forked_while_another_thread_compiles(monkeypatch):
-    monkeypatch.setattr(cuda_math, "_has_nvrtc", lambda: False)
+    monkeypatch.setattr(cuda_math, "has_nvrtc", lambda: False)
     held, done = threading.Event(), threading.Event()
 
     def compiling():

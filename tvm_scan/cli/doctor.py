@@ -84,7 +84,7 @@ def _pip(what: str) -> str:
 
 
 def _optional(name: str, found: str | None, use: str, fix: str) -> Finding:
-    """What only some commands need."""
+    """Finding about something that only some commands need."""
     if found:
         return Finding(name, OK, found)
     return Finding(name, OPTIONAL, f"none; needed for {use}", fix)

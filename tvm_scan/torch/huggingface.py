@@ -7,8 +7,8 @@ module of the model; those names are replaced, and put back.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import import_module, metadata
-from types import TracebackType
 from typing import Any
 
 from tvm_scan._locks import ForkSafeLock
@@ -32,7 +32,7 @@ _originals: dict[tuple[str, str], Callable[..., Any]] = {}
 _patches = 0
 
 
-class Patch:
+class Patch(AbstractContextManager["Patch"]):
     """The change by `patch_transformers`; undone by `undo`, or at the end of a ``with`` block.
 
     Attributes
@@ -59,15 +59,7 @@ class Patch:
                 setattr(_module(model), name, original)
             _originals.clear()
 
-    def __enter__(self) -> Patch:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.undo()
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tvm_scan.torch.arguments import check, check_devices, check_tensors
+from tvm_scan.torch.functions.linear import linear_recurrence
 
 
 class Layer(nn.Module):
@@ -54,3 +55,28 @@ class Layer(nn.Module):
             fits = state.is_floating_point() or (self._complex and state.is_complex())
             expected = f"{name} of {'complex numbers' if self._complex else 'floats'}"
             check(fits, owner, expected, state.dtype, "pass what a call before returned")
+
+
+class LinearLayer(Layer):
+    """A layer whose state is that of a linear recurrence, whose gates do not see it."""
+
+    def _terms(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gates of every step, and what it adds to the state."""
+        raise NotImplementedError
+
+    def _emit(self, h: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs, given the states after the steps."""
+        return h
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Run a sequence (batch, length, d_model) from a state; return outputs and the state."""
+        self._check(x, "batch, length, d_model", **({} if state is None else {"state": state}))
+        h, last = linear_recurrence(*self._terms(x), state, dim=1, return_last=True)
+        return self._emit(h, x), last
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Run one step: (batch, d_model) and the state before it."""
+        self._check(x, "batch, d_model", state=state)
+        gates, drive = self._terms(x)
+        h = gates * state + drive
+        return self._emit(h, x), h

@@ -14,9 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tvm_scan.torch.arguments import check, wide
-from tvm_scan.torch.functions.linear import linear_recurrence
 from tvm_scan.torch.functions.mamba import selective_scan
-from tvm_scan.torch.layer import Layer
+from tvm_scan.torch.layer import Layer, LinearLayer
 
 __all__ = ["LRU", "Mamba", "MambaState", "MinGRU"]
 
@@ -162,7 +161,7 @@ class Mamba(Layer):
         return self.out_proj(y.to(window.dtype)), MambaState(window[:, :, 1:], hidden)
 
 
-class LRU(Layer):
+class LRU(LinearLayer):
     """The linear recurrent unit (Orvieto et al. 2023, arXiv 2303.06349).
 
     ``h = lambda h + gamma (B x); y = Re(C h) + D x`` with complex diagonal ``lambda`` inside the
@@ -208,31 +207,16 @@ class LRU(Layer):
         dtype = wide(self.B).dtype.to_complex()
         return self.B.new_zeros(batch, len(self.nu_log), dtype=dtype)
 
-    def _drive(self, x: Tensor, gates: Tensor) -> Tensor:
-        B = torch.view_as_complex(wide(self.B))
-        return torch.sqrt(1 - gates.abs() ** 2) * F.linear(x.to(B.dtype), B)
+    def _terms(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        gates, B = self.gates(), torch.view_as_complex(wide(self.B))
+        return gates, torch.sqrt(1 - gates.abs() ** 2) * F.linear(x.to(B.dtype), B)
 
     def _emit(self, h: Tensor, x: Tensor) -> Tensor:
         y = F.linear(h, torch.view_as_complex(wide(self.C))).real + wide(self.D) * x
         return y.to(torch.promote_types(x.dtype, self.D.dtype))
 
-    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run a sequence (batch, length, d_model) from a state; return outputs and the state."""
-        self._check(x, "batch, length, d_model", **({} if state is None else {"state": state}))
-        gates = self.gates()
-        drive = self._drive(x, gates)
-        h, last = linear_recurrence(gates, drive, state, dim=1, return_last=True)
-        return self._emit(h, x), last
 
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Run one step: (batch, d_model) and the state before it."""
-        self._check(x, "batch, d_model", state=state)
-        gates = self.gates()
-        h = gates * state + self._drive(x, gates)
-        return self._emit(h, x), h
-
-
-class MinGRU(Layer):
+class MinGRU(LinearLayer):
     """The minimal gated recurrent unit (Feng et al. 2024, arXiv 2410.01201).
 
     ``z = sigmoid(W x); h = (1 - z) h + z (V x)``: gates that do not see the state, so that the
@@ -260,18 +244,7 @@ class MinGRU(Layer):
         """Return the state before the first step: zeros (batch, d_hidden)."""
         return self.gate.weight.new_zeros(batch, len(self.gate.weight))
 
-    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run a sequence (batch, length, d_model) from a state; return outputs and the state."""
-        self._check(x, "batch, length, d_model", **({} if state is None else {"state": state}))
+    def _terms(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = self.gate(x)
         # 1 - sigmoid(z), without cancellation
-        keep, drive = torch.sigmoid(-z), torch.sigmoid(z) * self.candidate(x)
-        outputs, last = linear_recurrence(keep, drive, state, dim=1, return_last=True)
-        return outputs, last
-
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Run one step: (batch, d_model) and the state before it."""
-        self._check(x, "batch, d_model", state=state)
-        z = torch.sigmoid(self.gate(x))
-        h = (1 - z) * state + z * self.candidate(x)
-        return h, h
+        return torch.sigmoid(-z), torch.sigmoid(z) * self.candidate(x)

@@ -29,7 +29,7 @@ def arguments_of(node: Any, importer: Any) -> dict[str, Any]:
 
 
 def present(arguments: dict[str, Any], *names: str) -> list[Any]:
-    """Those of some arguments that a call has, in the order of their names."""
+    """Return the arguments of some names that a call has, in their order."""
     return [arguments[name] for name in names if arguments[name] is not None]
 
 

@@ -85,8 +85,13 @@ class Operator(Generic[Result]):
         return self._overload(*arguments)
 
     def fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Say what the results look like, where they are not like arguments."""
-        self._fake = with_fields(function)
+        """Say what the results look like, where they are not like arguments.
+
+        The function takes those of the operator's parameters that it names.
+        """
+        fake = with_fields(function)
+        numbers = [self.parameters.index(name) for name in inspect.signature(fake).parameters]
+        self._fake = lambda *arguments: fake(*(arguments[n] for n in numbers))
         return function
 
     def vmap(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -126,5 +126,5 @@ def sequence_states_backward(grad: Tensor, row: PackedRow) -> list[Tensor]:
 
 
 @sequence_states_backward.fake
-def _(_: Tensor, row: PackedRow) -> list[Tensor]:
+def _(row: PackedRow) -> list[Tensor]:
     return [t.new_empty(t.shape) for t in row.differentiable().values()]

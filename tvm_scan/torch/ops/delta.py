@@ -100,9 +100,7 @@ def _known_shape(tensors: DeltaTensors, keep: bool) -> tuple[int, ...]:
 
 
 @delta_scan.fake
-def _(
-    tensors: DeltaTensors, scale: float | None, reads: str, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(tensors: DeltaTensors, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     v, h0 = tensors.v, tensors.h0
     return (
         v.new_empty(v.shape),
@@ -254,15 +252,7 @@ def delta_scan_backward(
 
 
 @delta_scan_backward.fake
-def _(
-    g_y: Tensor,
-    g_last: Tensor,
-    checkpoints: Tensor,
-    known: Tensor,
-    tensors: DeltaTensors,
-    scale: float | None,
-    reads: str,
-) -> list[Tensor]:
+def _(tensors: DeltaTensors) -> list[Tensor]:
     grads = {n: t.new_empty(t.shape) for n, t in tensors.timed.items()}
     rows = tensors.v.shape[0]
     grads |= {n: t.new_empty((rows, *t.shape)) for n, t in tensors.learned.items()}

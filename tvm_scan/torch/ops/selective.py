@@ -68,9 +68,7 @@ def selective_scan_grouped(
 
 
 @selective_scan_grouped.fake
-def _(
-    tensors: SelectiveTensors, softplus: bool, reverse: bool, keep: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(tensors: SelectiveTensors, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     u, shape, wide = tensors.u, tensors.state_shape, tensors.A.dtype
     chunks = -(-u.shape[3] // CHUNK) if keep else 0
     return (

@@ -159,14 +159,7 @@ def _scratch(u: Tensor, states: int, steps: int, wide: torch.dtype) -> list[Tens
 
 
 @selective_scan_backward.fake
-def _(
-    g_out: Tensor,
-    g_last: Tensor | None,
-    tensors: SelectiveTensors,
-    heads: Tensor,
-    softplus: bool,
-    reverse: bool,
-) -> list[Tensor]:
+def _(tensors: SelectiveTensors) -> list[Tensor]:
     return [t.new_empty(t.shape) for t in tensors.differentiable.values()]
 
 

@@ -83,7 +83,7 @@ def _slice_outputs(
 
 @scan_slices.fake
 def _(
-    tensors: Sequence[Tensor], graph: str, carries: int, slices: int, prefix: bool, reverse: bool
+    tensors: Sequence[Tensor], graph: str, carries: int, slices: int, prefix: bool
 ) -> list[Tensor]:
     return _slice_outputs(
         tensors, graph, carries, slices, prefix, lambda s, d, on: torch.empty(s, dtype=d, device=on)

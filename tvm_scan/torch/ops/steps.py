@@ -81,9 +81,7 @@ def _spec(
 
 
 @step_scan.fake
-def _(
-    tensors: Sequence[Tensor], graph: str, carries: int, prefix: bool, reverse: bool
-) -> list[Tensor]:
+def _(tensors: Sequence[Tensor], graph: str, carries: int, prefix: bool) -> list[Tensor]:
     x = tensors[-1]
     return _outputs(tensors, graph, carries, prefix, lambda s, d: x.new_empty(s, dtype=d))
 
