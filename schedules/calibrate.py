@@ -1,7 +1,8 @@
 """Measuring this machine: small loops and copies, some seconds in all.
 
 What is measured are the clock, the chains of sums, products and maxima, how many chains are under
-way, the call, the pool's wake and the rates of the caches and of memory, of one core and of all.
+way, what operations and shuffles of vectors take together, the call, the pool's wake and the rates
+of the caches and of memory, of one core and of all.
 What a count cannot separate (issue widths) stays as estimated.
 """
 
@@ -23,13 +24,18 @@ from tvm.target import Target
 
 from tvm_scan._files import write_file
 from tvm_scan.errors import ScanError
+from tvm_scan.extraction import extract
 from tvm_scan.library import cumsum, linear_recurrence
 from tvm_scan.schedules.common.ir import RUN
+from tvm_scan.schedules.cpu.cost.step import step_of
+from tvm_scan.schedules.cpu.cost.vectors import block_counts
+from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import (
     machine_constants,
     processor_name,
     user_file,
+    with_features,
 )
 from tvm_scan.schedules.machine.machine import host_cores
 from tvm_scan.schedules.nests import schedule_nests
@@ -41,9 +47,14 @@ _STEPS = 2048
 _BATCH = 5
 #: Cycles of a step that multiplies and adds integers, on every common processor.
 _INTEGER_STEP = 4.0
+#: Columns of a full vector.
+_COLUMNS = 16
 #: Lanes and steps of interleaved chains, of which arrays are in the private cache.
 _LANES, _RUNS = 8, 1024
 _INTERLEAVED = ScanPlan.of("cpu", "lanes", lane_block=_LANES)
+#: Vectors of time: of most shuffles for an operation, and of fewest.
+_RUNS_OF_TIME = Lanes(time_vector=64, time_runs=True)
+_VECTORS_OF_TIME = (_RUNS_OF_TIME, Lanes(time_vector=32))
 
 
 def calibrate(seconds: float = 0.3) -> Path:
@@ -99,6 +110,21 @@ def measured(seconds: float = 0.3) -> CpuChip:
     # product and its store take then says how many wait.
     interleaved = schedule_nests(linear_recurrence(_LANES, _RUNS), _target(), _INTERLEAVED)
     taken = (_least(_loop(interleaved), seconds) - start) / (_LANES * _RUNS) / cycle
+    # What vectors take beside what is counted in them.
+    chip = replace(with_features(known, _target()), integer_product=1.0)
+
+    def blocks(plan: Lanes, dtype: str = "float32") -> tuple[float, float, float]:
+        """Operations and shuffles of a block, its integer products, and its cycles."""
+        func = linear_recurrence(1, _STEPS, dtype, gate="time")
+        counted = step_of(extract(func))
+        once, twice = (
+            block_counts(plan, counted, replace(chip, integer_product=of)) for of in (1.0, 2.0)
+        )
+        each = step(schedule_nests(func, _target(), plan), dtype) / cycle * plan.time_vector
+        return sum(once), twice[0] - once[0], each
+
+    mixed = sum(counts / taken for counts, _, taken in map(blocks, _VECTORS_OF_TIME)) / 2
+    of_integers, products, each = blocks(_RUNS_OF_TIME, "int32")
     pooled = schedule_nests(cumsum(2, 1), _target(), ScanPlan.of("cpu", "lanes"))
     wake = max(1e-8, _least(_loop(pooled), seconds) - start)
     near = _copied(known.nearest // 4, 1, 2, seconds)
@@ -113,6 +139,10 @@ def measured(seconds: float = 0.3) -> CpuChip:
         sum_latency=summed,
         product_latency=product,
         extremum_latency=max(1.0, clipped - summed),
+        # Of 64 bytes; see ``with_features``.
+        mixed_issue=mixed if chip.vector_bytes == 64 else mixed / 2,
+        integer_product=max(1.0, 1.0 + (each * mixed - of_integers) / products),
+        forward=max(1.0, step(cumsum(_COLUMNS, _STEPS, axis=0)) / cycle - summed),
         window=2.0 * RUN * max(0.5, product / max(0.1, taken) - 1.0),
         start=start,
         wake=wake,

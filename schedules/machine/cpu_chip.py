@@ -21,6 +21,12 @@ class CpuChip:
         Instructions per cycle of scalar code.
     vector_issue, shuffle_issue : float
         Vector operations per cycle; those of them that exchange cells.
+    mixed_issue : float
+        Operations and exchanges together, of vectors of 64 bytes; of narrower ones twice as many.
+    integer_product : float
+        Operations of a product of integers in a vector: halves of it, on one port of Intel's.
+    forward : float
+        Cycles until the load of a vector finds what the store before it has written.
     call : float
         Cycles of an exponential of the C library.
     window : float
@@ -54,6 +60,9 @@ class CpuChip:
     issue: float = 4.5
     vector_issue: float = 1.7
     shuffle_issue: float = 1.15
+    mixed_issue: float = 2.85
+    integer_product: float = 4.0
+    forward: float = 3.5
     call: float = 36.0
     window: float = 100.0
     vector_bytes: int = 16

@@ -56,7 +56,14 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
         product += chip.sum_latency + 1.0
     # Below AVX-512 a vector that moves by some cells is put together of two shuffles.
     shuffles = chip.shuffle_issue if width == 64 else chip.shuffle_issue / 2
-    return replace(chip, vector_bytes=width, product_latency=product, shuffle_issue=shuffles)
+    mixed = chip.mixed_issue if width == 64 else chip.mixed_issue * 2
+    return replace(
+        chip,
+        vector_bytes=width,
+        product_latency=product,
+        shuffle_issue=shuffles,
+        mixed_issue=mixed,
+    )
 
 
 def machine_constants() -> tuple[CpuChip, str]:

@@ -238,6 +238,9 @@ def test_this_machine_is_measured():
     assert chip.product_latency > 1
     assert 1 <= chip.extremum_latency < 20
     assert 8 <= chip.window < 1000
+    assert 0.2 < chip.mixed_issue < 8
+    assert 1 <= chip.integer_product < 20
+    assert 1 <= chip.forward < 50
 
 
 def test_a_target_has_constants_whatever_it_is():

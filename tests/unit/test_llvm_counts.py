@@ -10,7 +10,7 @@ from tvm.target import Target
 from bench.regret_cases import Case
 from tvm_scan import extract, parallelize
 from tvm_scan.loops import delta_walk
-from tvm_scan.schedules.cpu.cost.parts import instructions_of
+from tvm_scan.schedules.cpu.cost.parts import instructions_of, takes_rows_in_vectors
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.cost.vectors import block_counts
 from tvm_scan.schedules.cpu.vector_loops import with_vector_loops
@@ -133,3 +133,39 @@ def test_rows_that_lie_apart_are_gathered_in_no_vector(family, sizes, plan, mcpu
     scheduled = parallelize(func, target, ScanPlan.parse(f"cpu/{plan}"))
     code = tvm.compile(scheduled, target=target).mod.inspect_source("asm")
     assert not re.search(r"v\w*(gather|scatter)", code)
+
+
+@pytest.mark.parametrize(
+    ("length", "options", "loop", "lanes"),
+    [
+        (12, {"layout": "ld"}, True, True),
+        (28, {"layout": "ld"}, False, True),
+        (12, {"layout": "bld", "batch": 2}, True, False),
+        (5, {"layout": "dl", "reverse": True}, True, False),
+        (12, {"layout": "dl"}, False, False),
+    ],
+    ids=str,
+)
+def test_which_short_rows_are_taken_in_vectors(length, options, loop, lanes):
+    func = Case("linear_recurrence", (236, length), options).func
+    step = step_of(extract(func))
+    for plan, taken in (("sequential", loop), ("lanes", lanes)):
+        scheduled = parallelize(func, TARGET, ScanPlan.parse(f"cpu/{plan}()"))
+        code = tvm.compile(scheduled, target=TARGET).mod.inspect_source("asm")
+        packed = len(re.findall(r"v(fmadd\d+|mul|add)ps\s", code)) >= length
+        gathered = re.search(r"v\w*(gather|scatter)", code)
+        assert takes_rows_in_vectors(step, plan == "sequential") == taken
+        assert (packed and not gathered) == taken
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_whole_vectors_that_move_are_no_shuffles(dtype):
+    """Of a vector of 32 steps, which LLVM repeats some times."""
+    func = Case("cumsum", (1, 100_000), {"dtype": dtype}).func
+    plan = ScanPlan.parse("cpu/lanes(time_vector=32)")
+    loops = loops_in(tvm.compile(parallelize(func, TARGET, plan), target=TARGET))
+    loop = max(loops, key=lambda code: sum("mm" in line for line in code))
+    repeated = sum(map(is_store, loop)) * 64 / (32 * int(dtype[-2:]) / 8)
+    shuffles = sum(bool(SHUFFLE.match(line)) for line in loop) / repeated
+    counted = block_counts(plan, step_of(extract(func)), Machine.of(TARGET).chip)[1]
+    assert shuffles == pytest.approx(counted, rel=0.3)

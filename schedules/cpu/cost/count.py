@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import tvm_ffi
@@ -37,6 +37,8 @@ class Counts:
         Instructions of arithmetic on scalars; a product and the sum that takes it are one.
     bytes : float
         The same, each by the bytes of its operands: what a vector of them costs.
+    products : float
+        Of these bytes, those of products of integers, which are several instructions on some.
     calls : float
         Exponentials, or what costs as much.
     quotients : float
@@ -50,25 +52,14 @@ class Counts:
     calls: float = 0.0
     quotients: float = 0.0
     choices: float = 0.0
+    products: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.operations + other.operations,
-            self.bytes + other.bytes,
-            self.calls + other.calls,
-            self.quotients + other.quotients,
-            self.choices + other.choices,
-        )
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def times(self, factor: float) -> Counts:
         """Return these counts multiplied by ``factor``."""
-        return Counts(
-            self.operations * factor,
-            self.bytes * factor,
-            self.calls * factor,
-            self.quotients * factor,
-            self.choices * factor,
-        )
+        return Counts(*(value * factor for value in astuple(self)))
 
 
 NONE = Counts()
@@ -134,7 +125,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     known : set of int, optional
         Hashes of the expressions that were counted before, which are not counted again.
     """
-    counts = [0.0, 0.0, 0.0, 0.0, 0.0]
+    counts = [0.0] * 6
     inside: list[Counts] = []
     skip = tvm_ffi.WalkResult.SKIP
 
@@ -173,8 +164,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     def on_choice(node: Any) -> None:
         floats = is_float(tir.dtype_of(node))
         if isinstance(node, tirx.Mul) and not floats:
-            # Two halves of a product of 32 bits in a vector, three of 64, on one port.
-            counts[1] += 3.0 * size_of(node)
+            counts[5] += size_of(node)
         dear = isinstance(node, tirx.Cast) and _has_half(node)
         add(3.0 if dear else 1.0, size_of(node))
 

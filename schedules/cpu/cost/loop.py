@@ -6,7 +6,9 @@ from math import log
 
 from tvm_scan.schedules.cpu.cost.parts import (
     FORWARD,
+    GATHERED,
     LOOP,
+    SCATTERED,
     ahead_of,
     fetched_again,
     instructions_of,
@@ -25,6 +27,8 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
 #: Steps of a constant loop that LLVM unrolls fully.
 _UNROLLED = 3 << 5
+#: Steps of rows of which LLVM gathers every cell with AVX-512.
+_GATHERING = 24
 #: Cycles around a row.
 _ROW = 13.0
 #: Cycles of a branch that was guessed wrong, in the middle of others' work.
@@ -37,9 +41,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     if step.lanes_inside and _innermost_vectors(step):
         return _columns(step, chip)
     memory = with_more(memory_of(step, chip, 0.0), fetched_again(step, chip, 1.0))
-    # Where a step reads the output of the one before it, and the function says that no arrays
-    # overlap, as most do, LLVM keeps short rows apart.
-    short = None if step.history and not step.backwards else short_row(step, chip)
+    short = short_row(step, chip, loop=True)
     if short is not None:
         return CpuWork(step.rows * short, 1.0, 0.0, **memory)
     chain = latency_of(step.chain, chip) + (FORWARD if step.guarded else 0.0)
@@ -48,6 +50,15 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     if step.state:
         cells = sum(part.cells for part in step.parts)
         chain = chain / max(1, cells)
+    if (
+        chip.vector_bytes == 64
+        and step.length <= _GATHERING
+        and step.rows >= 16
+        and not step.body.calls
+    ):
+        # LLVM takes rows as cells of vectors, whatever lies between them.
+        cells = sum(SCATTERED if a.store else GATHERED for a in moving(step))
+        return CpuWork(total * max(issued, cells), 1.0, 0.0, **memory)
     # The rows after this one begin while it waits, as far as the processor looks ahead.
     ahead = min(ahead_of(step, chip, step.length), float(step.rows))
     each = max(issued, chain / ahead)
@@ -73,7 +84,9 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     width, rows = step.lanes, step.rows / step.lanes
     cycles = vector_cycles(step.body, width, chip, True, False)
     cycles += sum(vectors_of(width, a.size, chip) * a.issued for a in moving(step))
-    chain = latency_of(step.chain, chip) + FORWARD
+    # Less than a vector is written out, and its carries stay in registers.
+    full = width * max(a.size for a in step.accesses) >= chip.vector_bytes
+    chain = latency_of(step.chain, chip) + (chip.forward if full else FORWARD)
     each = max(cycles + 3.0, chain)
     if width < chip.vector_bytes / 4:
         each = max(each, width * instructions_of(step) / chip.issue)

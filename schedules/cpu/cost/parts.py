@@ -19,11 +19,14 @@ LOOP = 1.6
 FORWARD = 3.5
 #: Steps of rows that LLVM takes in vectors of rows, as groups of interleaved accesses.
 _INTERLEAVED = 8
-#: The same where rows are neighbours in memory.
-_NEIGHBOURING = 30
+#: The same where rows are neighbours in memory, and where a loop reads what it has written: more
+#: comparisons of addresses than LLVM makes.
+_NEIGHBOURING, _COMPARED = 30, 24
 #: Cycles of a vector of memory there, and its bytes: LLVM takes no wider ones of most processors
 #: with AVX-512. On a Zen 3 (AVX2) 23 steps of 236 neighbours take 1.1 us, on an Emerald Rapids 1.3.
 _ACCESS, _WIDEST = 2.0, 32
+#: Cycles of a cell of a vector that is read, and written, where cells lie apart.
+GATHERED, SCATTERED = 1.0, 2.8
 #: Cycles of a store to a line that another core writes, too.
 _CONTESTED = 6.0
 #: Cycles of a store to a line that no prefetcher has brought near.
@@ -54,6 +57,11 @@ def step_cycles(step: Step, chip: CpuChip) -> float:
     return scalar_cycles(step.body, chip) + rest / chip.issue
 
 
+def vector_bytes(counts: Counts, chip: CpuChip) -> float:
+    """Bytes of operands of vector operations for one cell."""
+    return counts.bytes + (chip.integer_product - 1.0) * counts.products
+
+
 def vector_cycles(counts: Counts, cells: float, chip: CpuChip, ldexp: bool, library: bool) -> float:
     """Cycles of the same on so many cells of vectors."""
     each = cells / chip.vector_bytes
@@ -63,7 +71,8 @@ def vector_cycles(counts: Counts, cells: float, chip: CpuChip, ldexp: bool, libr
     calls = counts.calls * (_POLYNOMIAL + (0.0 if ldexp else _UNSCALED)) * max(least, 4 * each)
     if library:
         calls = 0.0
-    issued = (max(least * counts.operations, counts.bytes * each) + calls) / chip.vector_issue
+    issued = max(least * counts.operations, vector_bytes(counts, chip) * each) + calls
+    issued /= chip.vector_issue
     called = counts.calls * cells * (_CALL_SHARE * chip.call + 2) if library else 0.0
     # A division of a vector is as many narrow ones, two at a time.
     return issued + called + counts.quotients * cells * chip.quotient / 4
@@ -135,15 +144,28 @@ def ahead_of(step: Step, chip: CpuChip, steps: float, lanes: float = 1.0) -> flo
     return 1.0 + chip.window / max(1.0, steps * (operations + stores))
 
 
-def takes_rows_in_vectors(step: Step) -> bool:
-    """Return whether LLVM takes short rows in vectors without gathering every cell."""
-    neighbours = all(a.along_lane in (0, 1) for a in step.accesses)
-    return step.length <= (_NEIGHBOURING if neighbours else _INTERLEAVED)
+def takes_rows_in_vectors(step: Step, loop: bool = False) -> bool:
+    """Return whether LLVM takes short rows in vectors without gathering every cell.
+
+    Parameters
+    ----------
+    step : Step
+        What is counted.
+    loop : bool
+        Whether it stands in the loop as it was written; else in a schedule's, which decodes its
+        lanes from one number and keeps its carries in registers.
+    """
+    if all(a.along_lane in (0, 1) for a in step.accesses):
+        longest = _COMPARED if loop and step.history else _NEIGHBOURING
+        return step.length <= longest and (loop or step.rows == step.lanes)
+    if loop:
+        return step.length <= _INTERLEAVED and (step.backwards or not step.history)
+    return step.length <= _INTERLEAVED and not step.backwards
 
 
-def short_row(step: Step, chip: CpuChip) -> float | None:
+def short_row(step: Step, chip: CpuChip, loop: bool = False) -> float | None:
     """Cycles of a row of few steps, which LLVM takes in vectors of rows; None where it does not."""
-    if not takes_rows_in_vectors(step) or step.body.calls or step.state or step.rows < 8:
+    if not takes_rows_in_vectors(step, loop) or step.body.calls or step.state or step.rows < 8:
         return None
     many = float(chip.vector_bytes)
     cycles = vector_cycles(step.body, many, chip, True, False) / many

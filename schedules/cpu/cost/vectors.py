@@ -5,10 +5,13 @@ from __future__ import annotations
 from math import log2
 
 from tvm_scan.schedules.cpu.cost.parts import (
+    GATHERED,
+    SCATTERED,
     latency_of,
     moving,
     short_row,
     step_cycles,
+    vector_bytes,
     vector_cycles,
     vectors_of,
 )
@@ -17,8 +20,6 @@ from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.reversed_rows import REVERSED_BYTES
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
-#: Cycles of a cell that a vector of time reads, and writes, where steps lie apart.
-_GATHERED, _SCATTERED = 1.0, 2.8
 #: Cycles of a cell of a vector of time that is read or written backwards, one by one.
 _BACKWARDS = 1.0
 #: Shuffles that reverse a vector: within quarters of it, and of the quarters.
@@ -33,12 +34,11 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     """Cycles of some steps of one lane: vectors of them, and what is left one by one."""
     width = plan.time_vector
     full, rest = divmod(length, width)
-    spilled = _SPILLED if any(len(part.sizes) > 2 for part in step.parts) else 1.0
-    issued, shuffles = (spilled * counted for counted in block_counts(plan, step, chip))
+    issued, shuffles = block_counts(plan, step, chip)
     shuffles += sum(_reversed(a, width, chip) for a in moving(step))
     chain = max(latency_of(part.apply_chain, chip) + _PASSED for part in step.parts)
     memory = sum(_moved(a, width, chip) for a in moving(step))
-    block = max(issued / chip.vector_issue, shuffles / chip.shuffle_issue, memory) + _AROUND
+    block = max(_issue_cycles(issued, shuffles, step, chip), memory) + _AROUND
     short = short_row(step, chip) if not full and length == step.length else None
     if short is not None:
         return short
@@ -50,13 +50,20 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     return max(busy, waits / (1.0 + chip.window / inside))
 
 
+def _issue_cycles(operations: float, shuffles: float, step: Step, chip: CpuChip) -> float:
+    """Cycles of operations and shuffles, which have ports of their own and some in common."""
+    spilled = _SPILLED if any(len(part.sizes) > 2 for part in step.parts) else 1.0
+    apart = max(operations / chip.vector_issue, shuffles / chip.shuffle_issue)
+    return max(spilled * apart, (operations + shuffles) / chip.mixed_issue)
+
+
 def _moved(a: Access, width: int, chip: CpuChip) -> float:
     """Cycles of the cells that a vector of time reads or writes."""
     if a.along_time == 1 or _reversed(a, width, chip):
         return vectors_of(width, a.size, chip) * (1.0 if a.store else 0.5)
     if a.along_time == -1:
         return _BACKWARDS * width
-    return (_SCATTERED if a.store else _GATHERED) * width
+    return (SCATTERED if a.store else GATHERED) * width
 
 
 def _reversed(a: Access, width: int, chip: CpuChip) -> float:
@@ -81,14 +88,19 @@ def block_counts(plan: CpuPlan, step: Step, chip: CpuChip) -> tuple[float, float
 
 def _scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
     """Operations and shuffles of vectors: doubling distances, then the carries before."""
-    levels = log2(width)
-    combine = part.combine.bytes * width / chip.vector_bytes
+    combine = vector_bytes(part.combine, chip) * width / chip.vector_bytes
     vectors = sum(vectors_of(width, size, chip) for size in part.sizes)
     carries = sum(vectors_of(width, size, chip) for size in part.carries)
-    apply = part.apply.bytes * width / chip.vector_bytes
-    # Blends are no shuffles where masks make them.
-    shuffles = levels * vectors + vectors + carries
-    return levels * (combine + vectors) + apply + carries, shuffles
+    operations = vector_bytes(part.apply, chip) * width / chip.vector_bytes + carries
+    shuffles = vectors + carries
+    for distance in (1 << level for level in range(round(log2(width)))):
+        if distance * max(part.sizes, default=1) < chip.vector_bytes:
+            # Blends are no shuffles where masks make them.
+            operations, shuffles = operations + combine + vectors, shuffles + vectors
+        else:
+            # Whole vectors move, which is no instruction.
+            operations += combine * (1.0 - distance / width)
+    return operations, shuffles
 
 
 def _run_scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
@@ -97,10 +109,10 @@ def _run_scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
     vectors_of_quarter = quarter / chip.vector_bytes
     vectors = sum(vectors_of(quarter, size, chip) for size in part.sizes)
     carries = sum(vectors_of(quarter, size, chip) for size in part.carries)
-    combine = part.combine.bytes * max(vectors_of_quarter, 1 / 4)
+    combine = vector_bytes(part.combine, chip) * max(vectors_of_quarter, 1 / 4)
     levels = log2(quarter)
     operations = 3 * combine + levels * (combine + vectors)
-    operations += part.apply.bytes * max(vectors_of_quarter, 1 / 4) * 4
+    operations += vector_bytes(part.apply, chip) * max(vectors_of_quarter, 1 / 4) * 4
     shuffles = 8 * vectors + (levels + 1) * vectors + 8 * carries
     return operations, shuffles
 
@@ -110,14 +122,13 @@ def vector_reduction(plan: CpuPlan, step: Step, chip: CpuChip, length: float) ->
     width = plan.time_vector
     operations, shuffles = 0.0, 0.0
     for part in step.parts:
-        spilled = _SPILLED if len(part.sizes) > 2 else 1.0
         lifted = vector_cycles(part.lift, width, chip, True, False) * chip.vector_issue
-        combined = part.combine.bytes * width / chip.vector_bytes * 1.25
-        operations += spilled * (lifted + combined)
+        combined = vector_bytes(part.combine, chip) * width / chip.vector_bytes * 1.25
+        operations += lifted + combined
         vectors = sum(vectors_of(width, size, chip) for size in part.sizes)
-        shuffles += spilled * 2 * vectors * 1.25
+        shuffles += 2 * vectors * 1.25
     read = [a for a in moving(step) if not a.store]
     shuffles += sum(_reversed(a, width, chip) for a in read)
     loads = sum(_moved(a, width, chip) for a in read)
-    batch = max(operations / chip.vector_issue, shuffles / chip.shuffle_issue, loads)
+    batch = max(_issue_cycles(operations, shuffles, step, chip), loads)
     return 20.0 + length / width * (batch + 4.0)
