@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +73,7 @@ def cases(func: tirx.PrimFunc, recurrence: TimeLoop, seed: int) -> Iterator[Case
     seed : int
         Of the random values.
     """
-    shapes = _shapes(func, recurrence)
+    shapes = shapes_of(func, _sizes(func, recurrence))
     limits = index_limits(func, recurrence)
     vectors = unit_factors(recurrence)
     read = tir.buffers_loaded(func.body)
@@ -100,22 +100,26 @@ def cases(func: tirx.PrimFunc, recurrence: TimeLoop, seed: int) -> Iterator[Case
 
 
 def _sizes(func: tirx.PrimFunc, recurrence: TimeLoop) -> tir.VarMap:
-    """A number for every extent that is symbolic."""
+    return sizes_of(func, [recurrence.time.extent], _OTHERS)
+
+
+def sizes_of(func: tirx.PrimFunc, lengths: list[Any], others: Sequence[int]) -> tir.VarMap:
+    """Return a number for every extent that is symbolic: ``STEPS`` for those of time."""
     sizes = tir.VarMap()
-    for var in tir.variables(recurrence.time.extent).keys():
+    for var in tir.variables(lengths).keys():
         sizes[var] = tirx.IntImm(tir.dtype_of(var), STEPS)
     steps = len(sizes)
     for param in func.params:
         for extent in tir.shape_of(param):
             for var in tir.variables(extent).keys():
                 if var not in sizes:
-                    other = _OTHERS[(len(sizes) - steps) % len(_OTHERS)]
+                    other = others[(len(sizes) - steps) % len(others)]
                     sizes[var] = tirx.IntImm(tir.dtype_of(var), other)
     return sizes
 
 
-def _shapes(func: tirx.PrimFunc, recurrence: TimeLoop) -> list[list[Any]]:
-    sizes = _sizes(func, recurrence)
+def shapes_of(func: tirx.PrimFunc, sizes: tir.VarMap) -> list[list[Any]]:
+    """Return the shapes of the parameters of a function, for numbers in place of its extents."""
     return [[_number(extent, sizes) for extent in tir.shape_of(param)] for param in func.params]
 
 

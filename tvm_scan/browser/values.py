@@ -14,7 +14,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.cuda_math import build
 from tvm_scan.schedules.analysis import Analysis
-from tvm_scan.schedules.verification.inputs import STEPS, index_limits
+from tvm_scan.schedules.verification.inputs import index_limits, shapes_of, sizes_of
 
 #: The least number, and the one that all stay below.
 Span = tuple[float, float]
@@ -88,20 +88,11 @@ class _Run:
         self._name = "main"
         built = build(func.with_attr("global_symbol", self._name), Target.from_device("cpu"))
         self._call = built[self._name]
-        times = {
-            str(var.name)
-            for finding in analysis.accepted
-            for var in tir.variables(finding.time.extent).keys()
-        }
-        sizes = tir.VarMap()
-        for param in func.params:
-            for extent in tir.shape_of(param):
-                for var in tir.variables(extent).keys():
-                    size = STEPS if str(var.name) in times else OTHERS
-                    sizes[var] = tirx.IntImm(tir.dtype_of(var), size)
+        lengths = [finding.time.extent for finding in analysis.accepted]
+        shapes = shapes_of(analysis.func, sizes_of(analysis.func, lengths, (OTHERS,)))
         self._params = [
-            (str(param.name), tir.dtype_of(param), [_number(e, sizes) for e in tir.shape_of(param)])
-            for param in func.params
+            (str(param.name), tir.dtype_of(param), shape)
+            for param, shape in zip(func.params, shapes, strict=True)
         ]
 
     def is_tame(self, spans: Mapping[str, Span]) -> bool:
@@ -119,9 +110,3 @@ class _Run:
             for array in after
             if array.dtype.kind == "f"
         )
-
-
-def _number(extent: object, sizes: tir.VarMap) -> int:
-    number = tir.as_int(tir.simplify(tir.substitute(extent, sizes)))
-    assert number is not None, extent
-    return number

@@ -65,53 +65,44 @@ def compile_file(
 
     target = make_target(target_name)
     if device_of(target).in_browser:
-        _page(str(model), output, target, database, report, as_json, options)
-        return
-    option = next((name for name, value in options.items() if value is not None), None)
-    if option is not None or str(model).startswith("library:"):
-        what = "a function" if option is None else f"--{option}"
-        raise CommandError(
-            f"expected {what} for a page alone, got the target {target_name}; pass --target "
-            "webgpu, or compile the function with tvm-scan apply"
-        )
-    _model(Path(model), output, target_name, target, database, report, as_json)
+        if report is not None:
+            raise CommandError(
+                "expected --report for a model of the runtime, got a page, which says itself what "
+                "it runs; leave --report out"
+            )
+        from tvm_scan.cli.support.pages import write_page
 
-
-def _page(
-    what: str,
-    output: Path,
-    target: Any,
-    database: Path | None,
-    report: Path | None,
-    as_json: bool,
-    options: dict[str, str | None],
-) -> None:
-    from tvm_scan.cli.support.pages import write_page
-
-    if report is not None:
-        raise CommandError(
-            "expected --report for a model of the runtime, got a page, which says itself what it "
-            "runs; leave --report out"
-        )
-    manifest = write_page(what, output, target, database=database, **options)
+        manifest = write_page(str(model), output, target, database=database, **options)
+        lines = _page_summary(manifest)
+        written = f"{output}; serve it with python -m http.server -d {output}"
+    else:
+        option = next((name for name, value in options.items() if value is not None), None)
+        if option is not None or str(model).startswith("library:"):
+            what = "a function" if option is None else f"--{option}"
+            raise CommandError(
+                f"expected {what} for a page alone, got the target {target_name}; pass --target "
+                "webgpu, or compile the function with tvm-scan apply"
+            )
+        path, manifest = _exported(Path(model), output, target_name, target, database, report)
+        lines = _summary(manifest)
+        written = f"{path.parent / manifest['library']} and {path}"
     if as_json:
         print_json(manifest)
         return
-    print(visible(f"target    {manifest['target']}"))
-    print(visible(f"scan      {', '.join(manifest['families'])}, {manifest['plan']}"))
-    print(f"kernels   {len(manifest['kernels'])}")
-    print(f"written: {output}; serve it with python -m http.server -d {output}")
+    for line in lines:
+        print(visible(line))
+    print(f"written: {written}")
 
 
-def _model(
+def _exported(
     model: Path,
     output: Path,
     target_name: str,
     target: Any,
     database: Path | None,
     report: Path | None,
-    as_json: bool,
-) -> None:
+) -> tuple[Path, dict[str, Any]]:
+    """Export a model; the path of the manifest, and what it says."""
     import json
 
     from tvm_scan._files import write_file
@@ -128,12 +119,15 @@ def _model(
     manifest = json.loads(path.read_text(encoding="utf-8"))
     if report is not None:
         write_file(report, render(model.name, manifest, notes))
-    if as_json:
-        print_json(manifest)
-        return
-    for line in _summary(manifest):
-        print(visible(line))
-    print(f"written: {path.parent / manifest['library']} and {path}")
+    return path, manifest
+
+
+def _page_summary(manifest: dict[str, Any]) -> list[str]:
+    return [
+        f"target    {manifest['target']}",
+        f"scan      {', '.join(manifest['families'])}, {manifest['plan']}",
+        f"kernels   {len(manifest['kernels'])}",
+    ]
 
 
 def _summary(manifest: dict[str, Any]) -> list[str]:

@@ -69,13 +69,8 @@ def command(
     recurrence = first_loop(loop)
     if isinstance(recurrence, Refusal):
         if as_json:
-            print_json(
-                {
-                    "refused": recurrence.kind.value,
-                    "detail": recurrence.detail,
-                    "fix": recurrence.fix,
-                }
-            )
+            about = {"detail": recurrence.detail, "fix": recurrence.fix}
+            print_json({"refused": recurrence.kind.value, **about})
         raise CommandError(f"refused\n{recurrence.message()}", REFUSED)
     chosen = plan_of(recurrence, on) if plan is None else ScanPlan.parse(plan)
     check_fits(chosen, on, recurrence)
@@ -175,7 +170,10 @@ def _show(report: dict[str, Any], plan: ScanPlan) -> None:
         _show_decision(report["decision"])
     elif report["shipped"]:
         print("shipped   the plan of a near shape, measured on a machine of this kind")
-    _show_cost(report)
+    if "cost" in report:
+        print("cost, on paper")
+        for line in cost_lines(report["cost"]):
+            print_wrapped(f"    {line}", 24)
     if "source" in report:
         print("source")
         print(report["source"])
@@ -204,13 +202,6 @@ def _show_scan(report: dict[str, Any]) -> None:
         shown = "exact" if error == 0 else f"within {error:.1e}"
         print_wrapped(f"    {shown:<16} {law['law']} ({law['samples']} triples)", 21)
     print(f"emits     {', '.join(report['emits']) or 'the last state only'}")
-
-
-def _show_cost(report: dict[str, Any]) -> None:
-    if "cost" in report:
-        print("cost, on paper")
-        for line in cost_lines(report["cost"]):
-            print_wrapped(f"    {line}", 24)
 
 
 def _decision(target: Any, recurrence: TimeLoop, plan: ScanPlan) -> dict[str, Any] | None:

@@ -63,11 +63,7 @@ def command(
     said = str(chosen)
     if as_json:
         rows = [{**asdict(c), "holds": c.holds} for c in comparisons]
-        about = {
-            "plan": said,
-            "instead_of": kept_loops,
-            "laws": [asdict(law) for law in laws],
-        }
+        about = {"plan": said, "instead_of": kept_loops, "laws": [asdict(law) for law in laws]}
         print_json({**about, "runs": rows})
     else:
         _show(said, comparisons)

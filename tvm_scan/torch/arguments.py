@@ -110,6 +110,11 @@ def framed(x: Tensor, dim: int) -> Tensor:
     return x.reshape(math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
 
 
+def wide_of(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which inputs are computed: float32, or float64 for float64 inputs."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def wide(tensor: Tensor) -> Tensor:
     """Convert to float32, unless it is float64."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
@@ -123,5 +128,4 @@ def widened(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def wide_dtype(*tensors: Tensor) -> torch.dtype:
     """Return the dtype to which tensors are promoted, float32 at least."""
-    wides = (torch.float64 if t.dtype == torch.float64 else torch.float32 for t in tensors)
-    return functools.reduce(torch.promote_types, wides)
+    return functools.reduce(torch.promote_types, (wide_of(tensor.dtype) for tensor in tensors))

@@ -97,7 +97,15 @@ def _nothing_fused(original: Callable[..., Any]) -> Callable[..., Any]:
     return fused
 
 
-def _delta(rule: Callable[..., Any], original: Callable[..., _Result]) -> Callable[..., _Result]:
+def _gated_delta(original: Callable[..., _Result]) -> Callable[..., _Result]:
+    return _delta(original, gated_delta_rule)
+
+
+def _kimi_delta(original: Callable[..., _Result]) -> Callable[..., _Result]:
+    return _delta(original, kda)
+
+
+def _delta(original: Callable[..., _Result], rule: Callable[..., Any]) -> Callable[..., _Result]:
     """Replace a function of the delta rule, whether it goes in chunks or step by step."""
 
     @functools.wraps(original)
@@ -169,9 +177,9 @@ REPLACEMENTS: dict[str, Callable[[Callable[..., _Result]], Callable[..., _Result
     "mamba_selective_scan": _selective,
     "mamba2_chunk_scan": _chunked,
     "mamba2_split_conv1d_scan_combined": _nothing_fused,
-    "torch_chunk_gated_delta_rule": functools.partial(_delta, gated_delta_rule),
-    "torch_recurrent_gated_delta_rule": functools.partial(_delta, gated_delta_rule),
-    "chunk_kimi_delta_attention": functools.partial(_delta, kda),
-    "recurrent_kimi_delta_attention": functools.partial(_delta, kda),
+    "torch_chunk_gated_delta_rule": _gated_delta,
+    "torch_recurrent_gated_delta_rule": _gated_delta,
+    "chunk_kimi_delta_attention": _kimi_delta,
+    "recurrent_kimi_delta_attention": _kimi_delta,
     CONVOLUTION: _convolution,
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm_scan import Recurrence, tir
 from tvm_scan.delta_rule import TimeLoop
-from tvm_scan.recurrence import Carry, Group
+from tvm_scan.recurrence import Carry
 from tvm_scan.text import as_text
 
 
@@ -43,11 +43,6 @@ def _state_indices(carry: Carry) -> str:
     return f"[{', '.join(axis.var.name for axis in carry.state_axes)}]" if carry.state_axes else ""
 
 
-def _families(recurrence: Recurrence) -> list[tuple[Carry, Group]]:
-    """Every carry with its group, in the order of the levels."""
-    return [(recurrence.carries[i], group) for group in recurrence.groups for i in group.carries]
-
-
 def describe(recurrence: Recurrence) -> dict[str, Any]:
     """Return a recurrence as plain data."""
     return {
@@ -64,7 +59,8 @@ def describe(recurrence: Recurrence) -> dict[str, Any]:
                 "level": group.level,
                 "formulas": group.algebra.formulas(),
             }
-            for carry, group in _families(recurrence)
+            for group in recurrence.groups
+            for carry in (recurrence.carries[i] for i in group.carries)
         ],
         "emits": sorted({str(emit.buffer.name) for emit in recurrence.emits}),
         "inputs": [str(b.name) for b in recurrence.inputs],

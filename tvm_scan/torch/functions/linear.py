@@ -66,7 +66,8 @@ def linear_recurrence(
     """
     owner = "linear_recurrence"
     emit = "exclusive" if exclusive else "inclusive"
-    if h0 is None and reset is None and not return_last and _has_recurrences(x):
+    has_recurrences = isinstance(x, Tensor) and x.dtype not in SMALL_INTEGERS
+    if h0 is None and reset is None and not return_last and has_recurrences:
         result = direct(affine_spec, (emit, False, False, reverse), dim, a, x)
         if result is not None:
             return result
@@ -114,10 +115,6 @@ def number_like(x: Tensor, number: complex) -> Tensor:
     if isinstance(number, complex):  # with halves that of float32
         dtype = torch.promote_types(dtype, torch.complex64)
     return x.new_full((), number, dtype=dtype)
-
-
-def _has_recurrences(x: object) -> bool:
-    return isinstance(x, Tensor) and x.dtype not in SMALL_INTEGERS
 
 
 def _expand(owner: str, name: str, tensor: Tensor, shape: torch.Size) -> Tensor:

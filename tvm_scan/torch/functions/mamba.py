@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.arguments import check, check_offsets
+from tvm_scan.torch.arguments import check, check_offsets, wide_of
 from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.ops.selective import selective_scan_grouped
 from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
@@ -117,7 +117,7 @@ def selective_scan(
     for other in (delta, z, *(t for t in (B, C) if not t.is_complex())):
         if other is not None:
             common = torch.promote_types(common, other.dtype)
-    wide = torch.float64 if common == torch.float64 else torch.float32
+    wide = wide_of(common)
     carry = wide if not A.is_complex() else torch.promote_types(wide, torch.complex64)
 
     def grouped(tensor: Tensor, dtype: torch.dtype, axis: int) -> Tensor:
@@ -181,12 +181,6 @@ def with_packed(
         return reset
     batch, length = shape
     check(batch == 1, owner, "one row of packed sequences", tuple(shape), "pack them")
-    starts = _packed_resets(owner, cu_seqlens, length, reverse)
-    return starts if reset is None else reset | starts
-
-
-def _packed_resets(owner: str, cu_seqlens: Tensor, length: int, reverse: bool) -> Tensor:
-    """Return where sequences that are packed into one row begin, bool (1, length)."""
     offsets = cu_seqlens.to(torch.int64)
     # Values cannot be asked without waiting for a GPU, and not at all while a program is traced.
     if offsets.is_cpu and not torch.compiler.is_compiling() and not is_mapped(offsets):
@@ -195,4 +189,5 @@ def _packed_resets(owner: str, cu_seqlens: Tensor, length: int, reverse: bool) -
     # scan itself begins with the first sequence (or the last), whose state may be given.
     mask = torch.zeros((1, length + 1), dtype=torch.bool, device=offsets.device)
     mask = mask.index_fill(1, offsets[1:-1], True)
-    return mask[:, 1:] if reverse else mask[:, :-1]
+    starts = mask[:, 1:] if reverse else mask[:, :-1]
+    return starts if reset is None else reset | starts

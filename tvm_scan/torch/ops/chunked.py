@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.ops.expanded import expanded, expanded_adjoint, wide_of
+from tvm_scan.torch.arguments import wide_of
+from tvm_scan.torch.ops.expanded import expanded, expanded_adjoint
 from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
 from tvm_scan.torch.private import transforms_active
 

@@ -11,13 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tvm_scan.torch.arguments import wide_of
 from tvm_scan.torch.ops.affine import affine_scan, shifted, unless
 from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
-
-
-def wide_of(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of the state: float32, or float64 for float64 inputs."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def expanded(t: SelectiveTensors, softplus: bool, reverse: bool) -> tuple[Tensor, Tensor]:

@@ -79,7 +79,8 @@ def selective_scan_backward(
     # Of no channels, no step is taken.
     allocate = _like if u.numel() else torch.zeros_like
     of_steps = {n: allocate(t) for n, t in (("B", B), ("C", C)) if not fixed[n]}
-    of_states = {n: _zeros(every, u, wide) for n in ("A", *(n for n in fixed if fixed[n]))}
+    summed = ("A", *(n for n in fixed if fixed[n]))
+    of_states = {n: aligned_empty(every, wide, u.device).zero_() for n in summed}
     small = {n: torch.zeros_like(t) for n, t in (("D", D), ("bias", bias)) if t is not None}
     carry = aligned_empty(every, wide, u.device)
     carry.zero_() if g_last is None else carry.copy_(g_last)
@@ -107,8 +108,8 @@ def selective_scan_backward(
     results = {n: transposed(g, u.dtype) for n, g in (grads | of_steps).items()}
     results |= {**small, "h0": carry}
     for name, total in of_states.items():
-        summed = total[0] if len(total) == 1 else total.sum(0)
-        results[name] = summed if name == "A" else summed.to(u.dtype)
+        whole = total[0] if len(total) == 1 else total.sum(0)
+        results[name] = whole if name == "A" else whole.to(u.dtype)
     return [results[name] for name in tensors.differentiable]
 
 
@@ -126,10 +127,6 @@ def _add_up(
 
 def _like(tensor: Tensor) -> Tensor:
     return aligned_empty(tensor.shape, tensor.dtype, tensor.device)
-
-
-def _zeros(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:
-    return aligned_empty(shape, dtype, like.device).zero_()
 
 
 def _by_chunks(
