@@ -295,6 +295,13 @@ def loop_with(loop: tirx.For, body: Any, kind: tirx.ForKind | None = None) -> ti
     return tirx.For(*parts, loop.thread_binding, loop.annotations)
 
 
+def loops_over(axes: Iterable[tuple[Var, Any]], stmt: Any) -> Any:
+    """``stmt`` in serial loops from zero on, of variables and extents, the outermost first."""
+    for var, extent in reversed(list(axes)):
+        stmt = tirx.For(var, zero_like(var), extent, tirx.ForKind.SERIAL, stmt)
+    return stmt
+
+
 def fresh_copy(stmt: Any) -> Any:
     """Copy of ``stmt`` whose loop variables and bindings are new.
 
