@@ -7,7 +7,7 @@ In TVM 0.27 a buffer is a ``tvm.ir.Var`` whose ``ty`` is a ``BufferType``, and a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import tvm_ffi
 from tvm import tirx
@@ -17,47 +17,66 @@ from tvm.s_tir import SBlock
 from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
+_Key = TypeVar("_Key")
 
-class VarMap:
-    """A map keyed by variable identity (``==`` on TVM variables builds an expression)."""
 
-    def __init__(self, pairs: Iterable[tuple[Var, Any]] = ()) -> None:
-        self._items: dict[int, tuple[Var, Any]] = {}
+class _Map(Generic[_Key]):
+    """A map keyed by parts of TIR (``==`` on those of TVM builds an expression)."""
+
+    def __init__(self, pairs: Iterable[tuple[_Key, Any]] = ()) -> None:
+        self._items: dict[Any, tuple[_Key, Any]] = {}
         for key, value in pairs:
             self[key] = value
 
     @staticmethod
-    def _key(var: Var) -> int:
-        return hash(var)
+    def _hashed(key: _Key) -> Any:
+        raise NotImplementedError
 
-    def __setitem__(self, var: Var, value: Any) -> None:
-        self._items[self._key(var)] = (var, value)
+    def __setitem__(self, key: _Key, value: Any) -> None:
+        self._items[self._hashed(key)] = (key, value)
 
-    def __getitem__(self, var: Var) -> Any:
-        return self._items[self._key(var)][1]
+    def __getitem__(self, key: _Key) -> Any:
+        return self._items[self._hashed(key)][1]
 
-    def __contains__(self, var: Var) -> bool:
-        return self._key(var) in self._items
+    def __contains__(self, key: _Key) -> bool:
+        return self._hashed(key) in self._items
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def get(self, var: Var, default: Any = None) -> Any:
-        """Value of ``var``, or ``default``."""
-        item = self._items.get(self._key(var))
+    def get(self, key: _Key, default: Any = None) -> Any:
+        """Value of ``key``, or ``default``."""
+        item = self._items.get(self._hashed(key))
         return default if item is None else item[1]
 
-    def items(self) -> list[tuple[Var, Any]]:
+    def items(self) -> list[tuple[_Key, Any]]:
         """Pairs in insertion order."""
         return list(self._items.values())
 
-    def keys(self) -> list[Var]:
-        """Variables in insertion order."""
-        return [var for var, _ in self._items.values()]
+    def keys(self) -> list[_Key]:
+        """Keys in insertion order."""
+        return [key for key, _ in self._items.values()]
+
+
+class VarMap(_Map[Var]):
+    """A map keyed by variable identity."""
+
+    @staticmethod
+    def _hashed(key: Var) -> int:
+        return hash(key)
 
     def copy(self) -> VarMap:
         """Shallow copy."""
         return VarMap(self.items())
+
+
+class ExprMap(_Map[Any]):
+    """A map keyed by expressions, as `structurally_equal` compares them."""
+
+    @staticmethod
+    def _hashed(key: Any) -> Any:
+        structural: Any = tvm_ffi.StructuralKey  # takes a node alone, whatever its stub says
+        return structural(key)
 
 
 def dtype_of(expr: Any) -> str:
@@ -230,6 +249,15 @@ def structurally_equal(left: Any, right: Any) -> bool:
     return bool(tvm_ffi.structural_equal(left, right, map_free_vars=False))
 
 
+def each_once(exprs: Iterable[Any]) -> list[Any]:
+    """Expressions in their order, the first of those that are the same tree."""
+    first = ExprMap()
+    for e in exprs:
+        if e not in first:
+            first[e] = True
+    return first.keys()
+
+
 def seq(stmts: Iterable[Any]) -> Any:
     """One statement from several; nested sequences are flattened, empty statements left out."""
     flat: list[Any] = []
@@ -267,6 +295,13 @@ def loop_with(loop: tirx.For, body: Any, kind: tirx.ForKind | None = None) -> ti
     return tirx.For(*parts, loop.thread_binding, loop.annotations)
 
 
+def loops_over(axes: Iterable[tuple[Var, Any]], stmt: Any) -> Any:
+    """``stmt`` in serial loops from zero on, of variables and extents, the outermost first."""
+    for var, extent in reversed(list(axes)):
+        stmt = tirx.For(var, zero_like(var), extent, tirx.ForKind.SERIAL, stmt)
+    return stmt
+
+
 def store_cells(buffer: Var, indices: Sequence[Any], value: Callable[[list[Any]], Any]) -> Any:
     """Store ``value(indices)`` at the cells of a buffer; an index of None runs over its extent.
 
@@ -282,10 +317,8 @@ def store_cells(buffer: Var, indices: Sequence[Any], value: Callable[[list[Any]]
         free.get(i, zero_like(extents[i]) if index is None else index)
         for i, index in enumerate(indices)
     ]
-    stmt: Any = tirx.BufferStore(buffer, value(full), full)
-    for i, var in reversed(free.items()):
-        stmt = tirx.For(var, zero_like(var), extents[i], tirx.ForKind.SERIAL, stmt)
-    return stmt
+    store = tirx.BufferStore(buffer, value(full), full)
+    return loops_over(((var, extents[i]) for i, var in free.items()), store)
 
 
 def fresh_copy(stmt: Any) -> Any:

@@ -42,15 +42,12 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
         A choice that keeps a read of memory or a division from happening stays as it is.
     """
     is_register = tir.VarMap((buffer, True) for buffer in registers)
-    done = unconditional_loads(stmt)
+    done = tir.ExprMap((load, True) for load in unconditional_loads(stmt))
 
     def always(value: Any) -> bool:
         for load in tir.loads(value):
-            if load.source in is_register or any(
-                tir.structurally_equal(load, other) for other in done
-            ):
-                continue
-            return False
+            if load.source not in is_register and load not in done:
+                return False
         return all(is_float(tir.dtype_of(division)) for division in tir.nodes(value, *_GUARDED))
 
     def on_call(call: Call) -> Any:
@@ -87,12 +84,8 @@ def unconditional_loads(stmt: Any) -> list[TensorLoad]:
             return None
         look(call.args[0])
         # What both sides read in any case is read in any case.
-        other = unconditional_loads(call.args[2])
-        unconditional.extend(
-            load
-            for load in unconditional_loads(call.args[1])
-            if any(tir.structurally_equal(load, alike) for alike in other)
-        )
+        other = tir.ExprMap((load, True) for load in unconditional_loads(call.args[2]))
+        unconditional.extend(x for x in unconditional_loads(call.args[1]) if x in other)
         return skip
 
     look(stmt)

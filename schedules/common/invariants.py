@@ -171,22 +171,17 @@ class _Search:
             for buffer in (register.local, *register.previous):
                 self.written[buffer] = True
         self.loops: Loops = ()
-        self.invariants: list[_Invariant] = []
 
     def run(self) -> list[_Invariant]:
         """Every such expression, once."""
+        kinds = (TensorLoad, Call, tirx.Mul, tirx.Add, tirx.Sub, tirx.Div, tirx.Max, tirx.Min)
+        invariants = tir.ExprMap()
         for value, loops in values_of(self.recurrence.body):
             self.loops = loops
-            self._expr(value)
-        return self.invariants
-
-    def _expr(self, expr: Any) -> None:
-        kinds = (TensorLoad, Call, tirx.Mul, tirx.Add, tirx.Sub, tirx.Div, tirx.Max, tirx.Min)
-        for invariant in largest(expr, kinds, self._take):
-            if not any(
-                tir.structurally_equal(invariant.expr, other.expr) for other in self.invariants
-            ):
-                self.invariants.append(invariant)
+            for invariant in largest(value, kinds, self._take):
+                if invariant.expr not in invariants:
+                    invariants[invariant.expr] = invariant
+        return [invariant for _, invariant in invariants.items()]
 
     def _take(self, expr: Any) -> _Invariant | None:
         """``expr``, if it may be computed before the first step and is worth it."""

@@ -39,15 +39,13 @@ def shared_parts(
     list of Expr
         The element with the names.
     """
-    shared: list[Any] = []
 
     def take(node: Any) -> Any:
         return node if not tir.contains_var(node, states) and is_costly(node) else None
 
-    if states:
-        for node in (node for part in element for node in largest(part, _KINDS, take)):
-            if not any(tir.structurally_equal(node, other) for other in shared):
-                shared.append(node)
+    if not states:
+        return [], list(element)
+    shared = tir.each_once(node for part in element for node in largest(part, _KINDS, take))
     names = [
         (tirx.Var(f"shared{number}", tir.dtype_of(value)), value)
         for number, value in enumerate(shared)

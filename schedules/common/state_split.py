@@ -9,7 +9,7 @@ step, up to rounding.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -56,10 +56,6 @@ class StateSplit:
     def outside(self) -> Any:
         """The step apart from the states, as a statement."""
         return tir.seq([*self.before, *self.after])
-
-    def with_dims(self, dims: tir.VarMap) -> StateSplit:
-        """Return this split with more register arrays that have a dimension of states."""
-        return replace(self, dims=dims)
 
     def begins_at_zero(self, cell: TensorLoad) -> bool:
         """Return whether a sum's first value is zero at every step."""

@@ -13,7 +13,7 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import element_parts, sizes_of
 from tvm_scan.schedules.gpu.block.counts import tile_counts
 from tvm_scan.schedules.gpu.block.tree_counts import thread_counts
-from tvm_scan.schedules.gpu.grid.single_pass import build_single_pass
+from tvm_scan.schedules.gpu.grid.single_pass import TiledPass
 from tvm_scan.schedules.gpu.thread.ordered_memory import is_word
 from tvm_scan.schedules.gpu.thread.plans import aligned
 from tvm_scan.schedules.gpu.trees import Trees
@@ -73,7 +73,7 @@ class SinglePass(Trees):
 
     def build(self, recurrence: Recurrence) -> Built:
         """Return two kernels: one clears the flags, the other is the pass."""
-        return build_single_pass(recurrence, self)
+        return TiledPass(recurrence, self).build()
 
     def shared_bytes(self, recurrence: Recurrence) -> int:
         """Shared memory of one block in bytes: the tree's, and the ticket."""

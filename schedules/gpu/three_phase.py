@@ -11,7 +11,7 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import element_bytes
 from tvm_scan.schedules.gpu.block.counts import tile_counts
 from tvm_scan.schedules.gpu.grid.carries import carry_threads
-from tvm_scan.schedules.gpu.grid.three_phase import build_three_phase
+from tvm_scan.schedules.gpu.grid.three_phase import TiledPhases
 from tvm_scan.schedules.gpu.thread.plans import aligned
 from tvm_scan.schedules.gpu.trees import Trees
 from tvm_scan.schedules.machine.gpu_chip import MEMORY, GpuChip, Work
@@ -61,7 +61,7 @@ class ThreePhase(Trees):
 
     def build(self, recurrence: Recurrence) -> Built:
         """Return three kernels for each level of carries, the last one shared."""
-        return build_three_phase(recurrence, self)
+        return TiledPhases(recurrence, self).build()
 
     def shared_bytes(self, recurrence: Recurrence) -> int:
         """Shared memory of one block in bytes: every part of every element, padded."""

@@ -47,8 +47,7 @@ def in_pairs(nest: Any, *, has_pairs: bool) -> Any:
         Whether the device has such instructions.
     """
     if has_pairs:
-        sequences: list[tirx.SeqStmt] = []
-        tvm_ffi.structural_walk(nest, [(tirx.SeqStmt, sequences.append)])
+        sequences = tir.nodes(nest, tirx.SeqStmt)
         changed = [(old, new) for old in sequences if (new := _side_by_side(old)) is not None]
 
         def on_sequence(seq: tirx.SeqStmt) -> Any:

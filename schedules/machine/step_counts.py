@@ -25,8 +25,6 @@ _CALLS = {
     "isnan": 1,
 }  # fmt: skip
 _DIVISION = 10
-#: Takes a node alone, whatever its stub says.
-_KEY: Any = tvm_ffi.StructuralKey
 #: Instructions that are counted for any other call.
 CALL = 2.0
 
@@ -109,7 +107,7 @@ def array_bytes(buffers: Any, recurrence: Recurrence) -> float:
     return total / max(1, steps)
 
 
-def instructions_of(node: Any, *, bare: bool = False, seen: set[Any] | None = None) -> float:
+def instructions_of(node: Any, *, bare: bool = False, seen: tir.ExprMap | None = None) -> float:
     """Instructions of a statement's or expression's arithmetic, as nvcc emits them.
 
     A product and the sum that takes it are one. Accesses to memory and indices are not counted.
@@ -120,7 +118,7 @@ def instructions_of(node: Any, *, bare: bool = False, seen: set[Any] | None = No
         What to count.
     bare : bool
         Whether ``exp2`` of float32 is one instruction, as in a walk over states.
-    seen : set of StructuralKey, optional
+    seen : ExprMap, optional
         What is counted already, of expressions that are computed once for all who need them; that
         of the node is added.
     """
@@ -152,10 +150,9 @@ def instructions_of(node: Any, *, bare: bool = False, seen: set[Any] | None = No
             return handler
 
         def counted(node: Any) -> Any:
-            key = _KEY(node)
-            if key in seen:
+            if node in seen:
                 return skip
-            seen.add(key)
+            seen[node] = True
             return handler(node)
 
         return counted
@@ -197,7 +194,7 @@ def moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorL
     recurrence : Recurrence
         Gives the time variable.
     """
-    moving: list[tuple[TensorLoad, float]] = []
+    moving = tir.ExprMap()
     skip, time = tvm_ffi.WalkResult.SKIP, recurrence.time.var
 
     def visit(node: Any, times: float) -> None:
@@ -208,11 +205,11 @@ def moving_loads(parts: list[Any], recurrence: Recurrence) -> list[tuple[TensorL
         def on_load(load: TensorLoad) -> None:
             if str(load.source.scope()) == "local" or not tir.contains_var(load, [time]):
                 return
-            if not any(tir.structurally_equal(load, other) for other, _ in moving):
-                moving.append((load, times))
+            if load not in moving:
+                moving[load] = times
 
         tvm_ffi.structural_walk(node, [(tirx.For, on_loop), (TensorLoad, on_load)], order="pre")
 
     for part in parts:
         visit(part, 1.0)
-    return moving
+    return moving.items()

@@ -40,14 +40,12 @@ def map_choices(e: Any, run: Callable[[Any, Any, Any, Any], Any]) -> Any:
 
 def free_conditions(steps: Sequence[Any], olds: Sequence[Var]) -> list[Any]:
     """Conditions that no carry decides, of choices between values that read one, each once."""
-    conditions: list[Any] = []
-
-    for condition, yes, no in (choice for step in steps for choice in choices_in(step)):
-        if tir.contains_var(condition, olds) or not tir.contains_var([yes, no], olds):
-            continue
-        if not any(tir.structurally_equal(condition, other) for other in conditions):
-            conditions.append(condition)
-    return conditions
+    return tir.each_once(
+        condition
+        for step in steps
+        for condition, yes, no in choices_in(step)
+        if not tir.contains_var(condition, olds) and tir.contains_var([yes, no], olds)
+    )
 
 
 def decided(e: Any, condition: Any, value: bool) -> Any:

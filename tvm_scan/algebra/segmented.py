@@ -157,11 +157,9 @@ def _resets(steps: tuple[Any, ...], olds: Sequence[Var], depth: int) -> Iterator
         return
     if depth > 1:
         conditions = conditions[:1]
-    decides = [free_conditions([step], olds) for step in steps]
+    decides = [tir.ExprMap((c, True) for c in free_conditions([step], olds)) for step in steps]
     for condition in conditions:
-        chooses = [
-            any(tir.structurally_equal(condition, c) for c in conditions) for conditions in decides
-        ]
+        chooses = [condition in decided_by for decided_by in decides]
         undecided = (step for step, chosen in zip(steps, chooses, strict=True) if not chosen)
         if not depth and read(undecided):
             continue  # nothing is set there

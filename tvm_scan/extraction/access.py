@@ -51,9 +51,10 @@ def classify_accesses(nest: Nest, external: tir.VarMap, written: list[Var]) -> L
     inside = accesses_of(nest.time.body)
     around = accesses_of(nest.before), accesses_of(nest.after)
     for buffer in written:
-        refusal = _box(buffer, inside, layouts) if _used(buffer, inside) else None
-        if refusal is None and buffer not in layouts:
-            refusal = _box_around(buffer, around[0] + around[1], layouts)
+        stores = _stores(buffer, inside)
+        refusal = _box(stores[0], layouts) if stores else None
+        if not stores:
+            _box_around(_stores(buffer, around[0] + around[1])[0], layouts)
         if refusal is None:
             refusal = _extend(buffer, inside, layouts)
         for accesses, last in zip(around, (False, True), strict=True):
@@ -63,18 +64,17 @@ def classify_accesses(nest: Nest, external: tir.VarMap, written: list[Var]) -> L
             refusal = _check_injective(buffer, layouts)
         if refusal is not None:
             return refusal
-    for box in layouts.boxes.items():
-        layouts.registers[box[0]] = _register(box[1], external)
+    for buffer, box in layouts.boxes.items():
+        layouts.registers[buffer] = _register(box, external)
     return layouts
 
 
-def _used(buffer: Var, accesses: list[Access]) -> bool:
-    return any(a.is_store and a.buffer.same_as(buffer) for a in accesses)
+def _stores(buffer: Var, accesses: list[Access]) -> list[Access]:
+    return [a for a in accesses if a.is_store and a.buffer.same_as(buffer)]
 
 
-def _box(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | None:
-    first = next(a for a in accesses if a.is_store and a.buffer.same_as(buffer))
-    base: list[Any] = []
+def _box(first: Access, layouts: Layouts) -> Refusal | None:
+    buffer, base = first.buffer, list[Any]()
     time_dim, time_step = None, 0
     zero = tir.VarMap((loop.var, tir.zero_like(loop.var)) for loop in first.inner)
     for dim, index in enumerate(first.indices):
@@ -101,12 +101,10 @@ def _box(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | Non
     return None
 
 
-def _box_around(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | None:
-    first = next(a for a in accesses if a.is_store and a.buffer.same_as(buffer))
+def _box_around(first: Access, layouts: Layouts) -> None:
     zero = tir.VarMap((loop.var, tir.zero_like(loop.var)) for loop in first.inner)
     base = [tir.substitute(index, zero) for index in first.indices]
-    layouts.boxes[buffer] = Box(buffer, base, None, 0, [0] * len(base), [0] * len(base))
-    return None
+    layouts.boxes[first.buffer] = Box(first.buffer, base, None, 0, [0] * len(base), [0] * len(base))
 
 
 def _extend(buffer: Var, accesses: list[Access], layouts: Layouts) -> Refusal | None:

@@ -73,10 +73,13 @@ def is_private(buffer: Var, body: list[Any]) -> bool:
 
 def _overwrites(buffer: Var, body: list[Any]) -> bool:
     first = _first_access(buffer, without_conditions(body))
+    before = _first_access(buffer, body)
     return (
         first is not None
+        and before is not None
         and first.is_store
-        and _first_access_is(buffer, body, first)
+        and before.is_store
+        and first.origin is before.origin
         and all(
             _covers(index, extent, first.inner)
             for index, extent in zip(first.indices, tir.shape_of(buffer), strict=True)
@@ -93,13 +96,6 @@ def without_conditions(stmts: list[Any]) -> list[Any]:
     return [map_inside(s, without_conditions) for s in stmts if not isinstance(s, Condition)]
 
 
-def _first_access_is(buffer: Var, body: list[Any], first: Access) -> bool:
-    access = _first_access(buffer, body)
-    return (
-        access is not None and access.origin is first.origin and access.is_store == first.is_store
-    )
-
-
 def _first_apart(buffer: Var, body: list[Any]) -> list[Any] | None:
     """``body`` with the first iteration of the loop that begins with ``buffer`` before the loop.
 
@@ -107,19 +103,20 @@ def _first_apart(buffer: Var, body: list[Any]) -> list[Any] | None:
     may have no iteration while something else in ``body`` reads the buffer; where nothing else
     does, a loop without iterations reads none of it.
     """
-    using = [i for i, s in enumerate(body) if _uses(buffer, s)]
+    using = [i for i, s in enumerate(body) if uses(buffer, s)]
     if not using or not isinstance(loop := body[using[0]], Loop):
         return None
     if (tir.as_int(loop.extent) or 0) < 1 and len(using) > 1:
         return None
     zero = tir.VarMap([(loop.var, tir.zero_like(loop.var))])
     first = decided(rename(loop.body, zero), partial(truth, Analyzer()))
-    if not any(_uses(buffer, s) for s in first):
+    if not any(uses(buffer, s) for s in first):
         return None
     return [*body[: using[0]], *first, *body[using[0] :]]
 
 
-def _uses(buffer: Var, stmt: Any) -> bool:
+def uses(buffer: Var, stmt: Any) -> bool:
+    """Return whether a statement loads or stores a buffer."""
     return any(access.buffer.same_as(buffer) for access in accesses_of([stmt]))
 
 

@@ -71,8 +71,8 @@ class Known:
     loops: list[Loop]
     value: Any
 
-    def at(self, indices: list[Any], around: list[Loop]) -> Any | None:
-        """The value at ``indices``, None where the cell may be another one."""
+    def loops_at(self, indices: list[Any], around: list[Loop]) -> tir.VarMap | None:
+        """The loops at ``indices`` for the own ones, None where the cell may be another one."""
         table = tir.VarMap()
         for mine, wanted in zip(self.indices, indices, strict=True):
             loop = loop_of(mine, self.loops)
@@ -84,7 +84,12 @@ class Known:
             if other is None or not _same_extent(loop, other):
                 return None
             table[loop.var] = other.var
-        return tir.substitute(self.value, table)
+        return table
+
+    def at(self, indices: list[Any], around: list[Loop]) -> Any | None:
+        """The value at ``indices``, None where the cell may be another one."""
+        table = self.loops_at(indices, around)
+        return None if table is None else tir.substitute(self.value, table)
 
 
 @dataclass(eq=False)
@@ -204,7 +209,7 @@ class ArrayStep:
             raise NotUnderstood(f"an index of {buffer.name} that is not a bare loop", origin)
         known = Known(indices, used, value)
         earlier = self.known.get(buffer)
-        if earlier is not None and not _same_indices(earlier, known):
+        if earlier is not None and earlier.loops_at(indices, used) is None:
             raise NotUnderstood(f"stores to several cells of {buffer.name} in one step", origin)
         if self.carried is not None and buffer.same_as(self.carried):
             if len(used) != len(self.known[buffer].loops):
@@ -265,14 +270,3 @@ class ArrayStep:
 def _same_extent(left: Loop, right: Loop) -> bool:
     extent = tir.as_int(left.extent)
     return extent is not None and extent == tir.as_int(right.extent)
-
-
-def _same_indices(left: Known, right: Known) -> bool:
-    for mine, other in zip(left.indices, right.indices, strict=True):
-        loop, other_loop = loop_of(mine, left.loops), loop_of(other, right.loops)
-        if loop is None or other_loop is None:
-            if loop is not other_loop or not tir.structurally_equal(mine, other):
-                return False
-        elif not _same_extent(loop, other_loop):
-            return False
-    return True

@@ -245,11 +245,9 @@ def _initialised(carry: Carry, init: Any, neutral: Any, nest: Nest) -> Any:
         value = tirx.op.if_then_else(exists, value, neutral)
     if tir.dtype_of(value) != carry.dtype:
         value = tirx.Cast(carry.dtype, value)
-    stmt: Any = tirx.BufferStore(carry.state, value, list(carry.cell))
-    for axis in reversed(carry.state_axes):
-        zero, count = tirx.IntImm("int32", 0), tirx.IntImm("int32", axis.extent)
-        stmt = tirx.For(axis.var, zero, count, tirx.ForKind.SERIAL, stmt)
-    return tir.fresh_copy(stmt)
+    store = tirx.BufferStore(carry.state, value, list(carry.cell))
+    axes = [(axis.var, tirx.IntImm("int32", axis.extent)) for axis in carry.state_axes]
+    return tir.fresh_copy(tir.loops_over(axes, store))
 
 
 def _from_memory(carry: Carry, nest: Nest, layouts: Layouts, writer: BodyWriter) -> Any | Refusal:

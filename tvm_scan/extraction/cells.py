@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -14,6 +15,7 @@ from tvm_scan.extraction.statements import Loop
 Key = tuple[Any, ...]
 
 
+@dataclass(eq=False)
 class Cell:
     """A carried cell: its buffer, its indices in the register array, the variable before a step.
 
@@ -21,15 +23,12 @@ class Cell:
     that the body used; ``resolve`` turns loads at the cell's own indices into ``old``.
     """
 
-    def __init__(
-        self, buffer: Var, key: Key, lag: int, old: Var, before: Var, indices: list[Any]
-    ) -> None:
-        self.buffer = buffer
-        self.key = key
-        self.lag = lag
-        self.old = old
-        self.before = before
-        self.indices = indices
+    buffer: Var
+    key: Key
+    lag: int
+    old: Var
+    before: Var
+    indices: list[Any]
 
     def is_read_by(self, load: Any) -> bool:
         """Return whether ``load`` is the value of this cell before the step, at its own indices."""

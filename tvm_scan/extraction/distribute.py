@@ -17,7 +17,6 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
-from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import zero
@@ -234,7 +233,5 @@ def _stored(store: Written, value: Any) -> Any:
 
 
 def _loops(axes: list[Axis], body: list[Any]) -> Any:
-    stmt = tir.seq(body)
-    for axis in reversed(axes):
-        stmt = tirx.For(axis.var, tir.zero_like(axis.var), axis.extent, ForKind.SERIAL, stmt)
+    stmt = tir.loops_over([(axis.var, axis.extent) for axis in axes], tir.seq(body))
     return tir.fresh_copy(stmt)

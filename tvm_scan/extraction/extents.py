@@ -33,7 +33,7 @@ class Extents:
         #: Dimensions that are not a bare variable.
         self._sizes: list[Any] = []
         for buffer in func.params:
-            for size in tir.shape_of(buffer) if _is_buffer(buffer) else ():
+            for size in tir.shape_of(buffer) if tirx.is_buffer_var(buffer) else ():
                 if isinstance(size, Var):
                     bound = ConstIntBound(0, ConstIntBound.POS_INF)
                     self._analyzer.update(size, bound, override=True)
@@ -54,10 +54,6 @@ class Extents:
     def enter(self, var: Var, count: Any) -> None:
         """Let the extents inside a loop know the range of its variable."""
         self._analyzer.bind(var, Range.from_min_extent(tir.zero_like(var), count))
-
-
-def _is_buffer(param: Var) -> bool:
-    return hasattr(param.ty, "shape")
 
 
 def last_of(count: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from typing import Any
 
 from tvm import tirx
@@ -42,13 +44,11 @@ def products(expr: Any, row: Var, apart: list[Var]) -> list[tuple[Any, Any]]:
     NotUnderstood
         If a factor depends on both, or there are many products.
     """
-    pairs = []
-    for factors, rest in _products(expr, row, apart):
-        product = one(tir.dtype_of(expr))
-        for number, factor in enumerate(factors):
-            product = factor if number == 0 else product * factor
-        pairs.append((product, rest))
-    return pairs
+    unit = one(tir.dtype_of(expr))
+    return [
+        (reduce(operator.mul, factors) if factors else unit, rest)
+        for factors, rest in _products(expr, row, apart)
+    ]
 
 
 def _products(e: Any, row: Var, apart: list[Var]) -> _Products:

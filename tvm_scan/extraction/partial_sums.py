@@ -17,7 +17,7 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_constant
-from tvm_scan.extraction.accesses import accesses_of, rename
+from tvm_scan.extraction.accesses import accesses_of, rename, uses
 from tvm_scan.extraction.statements import Alloc, Loop, Store, stores_in, without_allocs
 from tvm_scan.extraction.step_loops import addend, loop_of
 
@@ -33,18 +33,18 @@ def with_whole_sums(stmts: list[Any], external: tir.VarMap) -> list[Any]:
         Buffers that are seen outside the nest.
     """
     for buffer in tir.VarMap((s.buffer, True) for s in stores_in(stmts)).keys():
-        uses = [a for a in accesses_of(stmts) if a.buffer.same_as(buffer)]
+        accesses = [a for a in accesses_of(stmts) if a.buffer.same_as(buffer)]
         # It is set, read and stored by its own sum, and read by the other one.
-        if buffer not in external and [a.is_store for a in uses] == [True, False, True, False]:
+        if buffer not in external and [a.is_store for a in accesses] == [True, False, True, False]:
             whole = _without(buffer, _together(buffer, stmts))
-            stmts = stmts if any(_uses(buffer, s) for s in whole) else whole
+            stmts = stmts if any(uses(buffer, s) for s in whole) else whole
     return stmts
 
 
 def _together(buffer: Var, stmts: list[Any]) -> list[Any]:
     """The loop that makes partial sums inside of the one that adds them."""
     real = without_allocs(stmts)
-    loops = [s for s in real if isinstance(s, Loop) and _uses(buffer, s)]
+    loops = [s for s in real if isinstance(s, Loop) and uses(buffer, s)]
     if len(loops) == 1:
         only = loops[0]
         body = _together(buffer, only.body)
@@ -76,7 +76,7 @@ def _together(buffer: Var, stmts: list[Any]) -> list[Any]:
 
 def _without(buffer: Var, stmts: list[Any]) -> list[Any]:
     """Statements without a partial sum, where all four uses of it stand in one list."""
-    using = [s for s in stmts if not isinstance(s, Alloc) and _uses(buffer, s)]
+    using = [s for s in stmts if not isinstance(s, Alloc) and uses(buffer, s)]
     if len(using) == 1 and isinstance(using[0], Loop):
         only = using[0]
         return [replace(s, body=_without(buffer, s.body)) if s is only else s for s in stmts]
@@ -107,10 +107,6 @@ def _without(buffer: Var, stmts: list[Any]) -> list[Any]:
 
 def _equal(left: list[Any], right: list[Any]) -> bool:
     return all(tir.structurally_equal(i, j) for i, j in zip(left, right, strict=True))
-
-
-def _uses(buffer: Var, stmt: Any) -> bool:
-    return any(a.buffer.same_as(buffer) for a in accesses_of([stmt]))
 
 
 def _stores_what_is_read(stmts: list[Any], reading: list[Any], less: Var) -> bool:

@@ -225,13 +225,8 @@ def _copy(to: Var, source: Var) -> Any:
 
 def _each_cell(register: Register, make: Any) -> Any:
     """``make(cell)`` for every cell of the register array."""
-    variables = [
-        tirx.Var(f"c{dim}", "int32") if extent > 1 else None
-        for dim, extent in enumerate(register.extents)
-    ]
-    stmt = make([tirx.IntImm("int32", 0) if v is None else v for v in variables])
-    for var, extent in reversed(list(zip(variables, register.extents, strict=True))):
-        if var is not None:
-            zero, count = tirx.IntImm("int32", 0), tirx.IntImm("int32", extent)
-            stmt = tirx.For(var, zero, count, tirx.ForKind.SERIAL, stmt)
-    return stmt
+    extents = {dim: extent for dim, extent in enumerate(register.extents) if extent > 1}
+    axes = {dim: tirx.Var(f"c{dim}", "int32") for dim in extents}
+    stmt = make([axes.get(dim, _ZERO) for dim, _ in enumerate(register.extents)])
+    counts = [tirx.IntImm("int32", extent) for extent in extents.values()]
+    return tir.loops_over(zip(axes.values(), counts, strict=True), stmt)

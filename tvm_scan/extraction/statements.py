@@ -9,7 +9,6 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Var
-from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.extraction.extents import Extents
@@ -103,10 +102,7 @@ def rebuild(stmts: list[Any]) -> Any:
     out: list[Any] = []
     for stmt in stmts:
         if isinstance(stmt, Loop):
-            zero = tirx.IntImm(tir.dtype_of(stmt.var), 0)
-            extent = stmt.extent
-            loop = tirx.For(stmt.var, zero, extent, ForKind.SERIAL, rebuild(stmt.body))
-            out.append(loop)
+            out.append(tir.loops_over([(stmt.var, stmt.extent)], rebuild(stmt.body)))
         elif isinstance(stmt, Condition):
             orelse = rebuild(stmt.orelse) if stmt.orelse else None
             out.append(tirx.IfThenElse(stmt.cond, rebuild(stmt.then), orelse))

@@ -17,7 +17,6 @@ these orders, leaves the same in memory, if
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import tvm_ffi
@@ -167,7 +166,8 @@ def _is_single(
     buffer: Var, accesses: list[Access], axis: str, first: int, reduced: tir.VarMap
 ) -> bool:
     """Return whether one buffer may stand for those of all threads of an axis."""
-    loops = [_over(axis)(access.inner[first:]) for access in accesses]
+    inner = [access.inner[first:] for access in accesses]
+    loops = [next((loop for loop in around if loop.thread == axis), None) for around in inner]
     if axis.startswith("threadIdx") and all(
         loop is None or not access.is_store or _is_reduction(buffer, loop, reduced)
         for access, loop in zip(accesses, loops, strict=True)
@@ -200,7 +200,3 @@ def _are_apart(
 
 def _is_reduction(buffer: Var, loop: Loop, reduced: tir.VarMap) -> bool:
     return loop.var in reduced and all(s.buffer.same_as(buffer) for s in stores_in(loop.body))
-
-
-def _over(axis: str) -> Callable[[list[Loop]], Loop | None]:
-    return lambda loops: next((loop for loop in loops if loop.thread == axis), None)

@@ -57,8 +57,8 @@ class Atoms:
         self.unknowns: dict[str, tuple[str, Any]] = {}
         self._names: set[str] = set() if earlier is None else earlier._names
         self._vars = tir.VarMap()
-        self._loads: list[tuple[Any, Any]] = []
-        self._images: list[tuple[Any, Fraction]] = []
+        self._loads = tir.ExprMap()
+        self._images = tir.ExprMap()
         self._functions: dict[str, Any] = {} if earlier is None else earlier._functions
 
     def unknown(self, name: str, dtype: str) -> Any:
@@ -98,25 +98,20 @@ class Atoms:
             return self.function(str(load.source.name), indices(), dtype)
         if self.earlier is not None and not self._moves(load):
             return self.earlier.load(load, indices)
-        for seen, value in self._loads:
-            if tir.structurally_equal(seen, load):
-                return value
-        value = self.unknown(str(load).replace("\n", " "), dtype)
-        self._loads.append((load, value))
-        return value
+        if load not in self._loads:
+            self._loads[load] = self.unknown(str(load).replace("\n", " "), dtype)
+        return self._loads[load]
 
     def image(self, e: Any) -> Fraction:
         """The image under ``exp`` of a finite float that no carry decides: a positive number."""
         if self.earlier is not None and not self._moves(e):
             return self.earlier.image(e)
-        for seen, value in self._images:
-            if tir.structurally_equal(seen, e):
-                return value
-        unknown = self.unknown(f"exp({e})".replace("\n", " "), "float64")
-        self.facts.append(unknown.top > 0)
-        value = Fraction(unknown.top)
-        self._images.append((e, value))
-        return value
+        if e not in self._images:
+            unknown = self.unknown(f"exp({e})".replace("\n", " "), "float64")
+            self.facts.append(unknown.top > 0)
+            self._images[e] = Fraction(unknown.top)
+        image: Fraction = self._images[e]
+        return image
 
     def function(self, name: str, arguments: list[Any], dtype: str) -> Any:
         """A function of which nothing is known but that it is one."""

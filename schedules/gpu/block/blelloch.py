@@ -42,11 +42,7 @@ def padded(index: Any, dtype: str) -> Any:
     period, unit = LINE // size, max(1, WORD // size)
     at, every = index, period
     while every < _MOST_THREADS:
-        if isinstance(index, int):
-            at += index // every * unit
-        else:
-            paddings = index // int_const(every, index)
-            at = at + (paddings * int_const(unit, index) if unit > 1 else paddings)
+        at = at + index // every * unit
         every *= period
     return at
 

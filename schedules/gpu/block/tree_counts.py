@@ -175,7 +175,7 @@ def _cells(group: Group, recurrence: Recurrence) -> float:
 
 
 def _total(parts: Iterable[Any]) -> float:
-    seen: set[Any] = set()
+    seen = tir.ExprMap()
     return sum(instructions_of(part, seen=seen) for part in parts)
 
 

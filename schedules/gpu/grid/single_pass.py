@@ -53,14 +53,8 @@ _RESET_THREADS = 256
 _ZERO = int_const(0, "int32")
 
 
-def build_single_pass(recurrence: Recurrence, plan: TreePlan) -> Built:
-    """Two kernels: clear the flags, and the pass; see the module."""
-    kernels = _Pass(recurrence, plan)
-    return Built([kernels.reset(), kernels.scan()], kernels.scratch)
-
-
-class _Pass:
-    """The kernels and what their blocks hand to each other."""
+class TiledPass:
+    """Two kernels, and what their blocks hand to each other; see the module."""
 
     def __init__(self, recurrence: Recurrence, plan: TreePlan) -> None:
         self.recurrence, self.plan = recurrence, plan
@@ -85,6 +79,10 @@ class _Pass:
         """Global memory of the pass."""
         parts = [buffer for elements in self.elements for buffer in elements.buffers]
         return [self.ticket, *self.has_tile, *self.has_carry, *parts, *self.carries]
+
+    def build(self) -> Built:
+        """Return both kernels: clear the flags, and the pass."""
+        return Built([self.reset(), self.scan()], self.scratch)
 
     def reset(self) -> Any:
         """Clear the ticket and all flags."""

@@ -20,7 +20,6 @@ from tvm_scan.schedules.common.ir import (
 from tvm_scan.schedules.common.lanes import decode_lanes
 from tvm_scan.schedules.common.phases import Phases
 from tvm_scan.schedules.common.replica import Replica
-from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.gpu.block.tile import Tile
 from tvm_scan.schedules.gpu.grid.carries import FEW_TILES, CarryScan
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
@@ -31,17 +30,13 @@ from tvm_scan.schedules.gpu.thread.position import ThreadPosition, grid_of, lane
 _CARRY_THREADS = 128
 
 
-def build_three_phase(recurrence: Recurrence, plan: TreePlan) -> Built:
+class TiledPhases(Phases):
     """Three kernels: reduce every tile, scan the tiles' elements of a lane, replay every tile.
 
-    Global traffic: inputs twice, outputs once, and one element per tile. The same bits on every
-    run: no kernel waits for another block.
+    They share the tiles' elements and carries in global memory. Global traffic: inputs twice,
+    outputs once, and one element per tile. The same bits on every run: no kernel waits for another
+    block.
     """
-    return _Tiles(recurrence, plan).build()
-
-
-class _Tiles(Phases):
-    """The three kernels, which share the tiles' elements and carries in global memory."""
 
     def __init__(self, recurrence: Recurrence, plan: TreePlan) -> None:
         super().__init__(recurrence)

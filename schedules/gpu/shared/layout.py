@@ -15,19 +15,16 @@ between them, and differ as well.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, lcm
 from typing import TYPE_CHECKING, Any
 
-from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
 from tvm_scan.schedules.gpu.shared.staging import MAX_STAGED, steady_loads
 from tvm_scan.schedules.gpu.thread.banks import LINE, WORD
@@ -78,10 +75,7 @@ class PaddedLayout:
         """Index of an element, a number or an expression."""
         if not self.period:
             return index
-        if isinstance(index, int):
-            return index + index // self.period * self.unit
-        period, unit = int_const(self.period, index), int_const(self.unit, index)
-        return index + index // period * unit
+        return index + index // self.period * self.unit
 
     def cells(self, count: int) -> int:
         """Elements of shared memory for ``count`` elements, a multiple of a vector."""
@@ -134,7 +128,7 @@ def _streams(
         stored = not isinstance(access, TensorLoad)
         buffer = access.buffer if stored else access.source
         direction = direction_of(list(access.indices), recurrence)
-        layout = PaddedLayout(items, cell_size(buffer))
+        layout = PaddedLayout(items, tir.byte_size(tir.dtype_of(buffer)))
         if direction == 0 or not layout.fits:
             continue
         copies = VectorAccess(1, direction > 0)
@@ -156,12 +150,6 @@ def _streams(
             )
         )
     return tuple(streams)
-
-
-def cell_size(buffer: Var) -> int:
-    """Bytes of a cell of an array; a boolean takes one."""
-    digits = re.sub(r"\D", "", tir.dtype_of(buffer))
-    return max(1, int(digits or 8) // 8)
 
 
 def direction_of(indices: list[Any], recurrence: Recurrence) -> int:

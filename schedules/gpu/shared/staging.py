@@ -85,9 +85,7 @@ class StagedItems:
             if any(carry.state_axes for carry in recurrence.carries):
                 # Elements of many cells leave few registers for what is read by vectors.
                 loads = loads if vectors and items * len(loads) <= _BESIDE_CELLS else []
-            known = [s.access for s in streams if not s.stored]
-            loads = [x for x in loads if not any(tir.structurally_equal(x, k) for k in known)]
-            loads = [*known, *loads]
+            loads = tir.each_once([*(s.access for s in streams if not s.stored), *loads])
         for load in loads[:MAX_STAGED]:
             self.loads.append(self._staged(load, load.source, "in", vectors, streams))
         taken = [s.access for s in streams if s.stored]
@@ -170,14 +168,14 @@ class StagedItems:
 
     def use(self, stmt: Any, item: Any, time: Any) -> Any:
         """``stmt`` with the staged accesses made to registers."""
-        table = [(self._at(s.access, time), s) for s in self.loads]
+        inputs = tir.ExprMap((self._at(s.access, time), s) for s in self.loads)
         outputs = tir.VarMap((s.access.buffer, s) for s in self.stores)
 
         def on_load(load: TensorLoad) -> Any:
-            for pattern, staged in table:
-                if load.source.same_as(pattern.source) and tir.structurally_equal(load, pattern):
-                    return tirx.BufferLoad(staged.registers, [staged.vectors.slot(item)])
-            return load
+            staged = inputs.get(load)
+            if staged is None:
+                return load
+            return tirx.BufferLoad(staged.registers, [staged.vectors.slot(item)])
 
         def on_store(store: tirx.BufferStore) -> Any:
             staged = outputs.get(store.buffer)
@@ -185,7 +183,7 @@ class StagedItems:
                 return store
             return tirx.BufferStore(staged.registers, store.value, [staged.vectors.slot(item)])
 
-        stmt = tir.map_loads(stmt, on_load) if table else stmt
+        stmt = tir.map_loads(stmt, on_load) if self.loads else stmt
         if self.stores:
             stmt = tvm_ffi.structural_map(stmt, (tirx.BufferStore, on_store))
         return stmt
@@ -208,12 +206,8 @@ def steady_loads(
 def loads_beside_states(split: StateSplit, recurrence: Recurrence) -> list[TensorLoad]:
     """Different `steady_loads` of a step that move with time and are alike for all states."""
     time = [recurrence.time.var]
-    loads = steady_loads(split.outside, recurrence, time)
-    for part in split.loops:
-        for load in steady_loads(part.body, recurrence, time):
-            if not any(tir.structurally_equal(load, other) for other in loads):
-                loads.append(load)
-    return loads
+    parts = (split.outside, *(part.body for part in split.loops))
+    return tir.each_once(load for part in parts for load in steady_loads(part, recurrence, time))
 
 
 @lru_cache(maxsize=256)  # every plan of a recurrence asks the same
@@ -233,8 +227,7 @@ def _steady_loads(
             return
         inside = all(v in allowed or v in symbols for v in names)
         moves = all(any(v.same_as(o) for v in names) for o in over)
-        new = not any(tir.structurally_equal(load, other) for other in loads)
-        if inside and moves and new and not any(v.same_as(f) for v in names for f in free_of):
+        if inside and moves and not any(v.same_as(f) for v in names for f in free_of):
             loads.append(load)
 
     symbols = tir.VarMap()
@@ -258,4 +251,4 @@ def _steady_loads(
         ],
         order="pre",
     )
-    return tuple(loads)
+    return tuple(tir.each_once(loads))

@@ -58,7 +58,7 @@ class StateLoads:
         self.tiles, self.scale = tiles, scale
         time, items = recurrence.time.var, plan.items_per_thread
         self._timed: list[tuple[TensorLoad, Var, VectorAccess]] = []
-        self._fixed: list[tuple[TensorLoad, Var]] = []
+        self._fixed = tir.ExprMap()
         for part in split.loops:
             counter = part.loop_var
             for load in steady_loads(part.body, recurrence, [time, counter]):
@@ -70,21 +70,16 @@ class StateLoads:
                     self._timed.append((load, local(name, shape, tir.dtype_of(load)), vectors))
             for load in steady_loads(part.body, recurrence, [counter], free_of=[time]):
                 name = f"{load.source.name}_fixed"
-                self._fixed.append(
-                    (load, local(name, [states_each], tir.dtype_of(scale(load, load))))
-                )
+                self._fixed[load] = local(name, [states_each], tir.dtype_of(scale(load, load)))
 
     @property
     def buffers(self) -> list[Var]:
         """Registers to allocate, all of which have a dimension that counts the states."""
-        return [entry[1] for entry in (*self._timed, *self._fixed)]
+        return [entry[1] for entry in (*self._timed, *self._fixed.items())]
 
     def registers_of(self, load: TensorLoad) -> Var | None:
         """The registers of a load that does not move with time; None if it has none."""
-        for fixed, buffer in self._fixed:
-            if tir.structurally_equal(load, fixed):
-                return buffer
-        return None
+        return self._fixed.get(load)
 
     def begin(self) -> list[Any]:
         """Load, before the first step, what does not move with time."""
@@ -94,7 +89,7 @@ class StateLoads:
                 "s", self.states_each, lambda s: self._copied(load, buffer, [s], s, None, None)
             )
 
-        return [of_load(*entry) for entry in self._fixed]
+        return [of_load(*entry) for entry in self._fixed.items()]
 
     def fill(self, k: int, time: Any) -> list[Any]:
         """Load, before an owner's ``k``-th step at ``time``, the vectors that begin with it."""

@@ -29,7 +29,6 @@ from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
-from tvm_scan.schedules.gpu.shared.layout import cell_size
 from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
 from tvm_scan.schedules.gpu.thread.banks import LINE, WORD, meetings
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess
@@ -58,10 +57,7 @@ class StepRows(Staged):
 
     def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
         """Index of a lane's element of a step, numbers or expressions."""
-        if isinstance(step, int):
-            return step * self.lanes + step // self.items * self.padding + lane
-        row = step * int_const(self.lanes, step)
-        return row + step // int_const(self.items, step) * int_const(self.padding, step) + lane
+        return step * self.lanes + step // self.items * self.padding + lane
 
     @property
     def taken(self) -> tuple[int, int, int]:
@@ -93,7 +89,7 @@ def step_rows(
     vectors : bool
         Whether to copy several elements at once.
     """
-    size, total = cell_size(load.source), lane_count(recurrence)
+    size, total = tir.byte_size(tir.dtype_of(load)), lane_count(recurrence)
     indices, within, analyzer = placed_in_block(load, recurrence, lanes)
     *outer, last = [analyzer.simplify(index) for index in indices]
     part = linear_in(last, within)

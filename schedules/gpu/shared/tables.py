@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
@@ -24,7 +23,7 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.replica import Replica
-from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, cell_size
+from tvm_scan.schedules.gpu.shared.layout import PaddedLayout
 from tvm_scan.schedules.gpu.shared.staged import Staged
 from tvm_scan.schedules.gpu.shared.staging import steady_loads
 from tvm_scan.schedules.gpu.shared.walk_layout import is_common
@@ -75,14 +74,12 @@ def tables_of(plan: TreePlan, recurrence: Recurrence) -> tuple[TreeTable, ...]:
 @lru_cache(maxsize=128)
 def _tables(recurrence: Recurrence, lanes: int, items: int, steps: int) -> tuple[TreeTable, ...]:
     tables: list[TreeTable] = []
-    loops: list[tirx.For] = []
-    tvm_ffi.structural_walk(recurrence.body, [(tirx.For, loops.append)])
-    for part in loops:
+    for part in tir.nodes(recurrence.body, tirx.For):
         counter, states = part.loop_var, tir.as_int(part.extent)
         for load in steady_loads(part.body, recurrence, [recurrence.time.var, counter]):
             dims = [i for i, index in enumerate(load.indices) if index.same_as(counter)]
             uses = [i for i, index in enumerate(load.indices) if tir.contains_var(index, [counter])]
-            size = cell_size(load.source)
+            size = tir.byte_size(tir.dtype_of(load))
             new = not any(_same_but(load, t.access, t.dim) for t in tables)
             if states is None or dims != uses or len(dims) != 1 or size < _LEAST or not new:
                 continue

@@ -30,7 +30,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
 from tvm_scan.schedules.common.uses import as_used
-from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, cell_size, direction_of
+from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, direction_of
 from tvm_scan.schedules.gpu.shared.memory import Cells
 from tvm_scan.schedules.gpu.shared.staged import VECTOR, Staged
 from tvm_scan.schedules.gpu.shared.staging import (
@@ -193,15 +193,15 @@ def walk_layout(
 
 def stages_tables(plan: WalkPlan, recurrence: Recurrence) -> bool:
     """Return whether all that the loops over the states read at every step is staged."""
-    split, tables = split_of(recurrence), walk_layout(plan, recurrence).tables
+    split, staged = split_of(recurrence), walk_layout(plan, recurrence).tables
     if isinstance(split, NoSplit):
         return False
-    loads = [
-        load
+    is_staged = tir.ExprMap((table.access, True) for table in staged)
+    return all(
+        load in is_staged
         for part in split.loops
         for load in steady_loads(part.body, recurrence, [recurrence.time.var, part.loop_var])
-    ]
-    return all(any(tir.structurally_equal(x, t.access) for t in tables) for x in loads)
+    )
 
 
 @lru_cache(maxsize=128)
@@ -227,7 +227,7 @@ def _layout(
         copies = VectorAccess()
         if vectors and direction > 0:
             copies = vector_access(load.source, list(load.indices), recurrence, steps)
-        layout = PaddedLayout(items, cell_size(load.source))
+        layout = PaddedLayout(items, tir.byte_size(tir.dtype_of(load)))
         pitch = _row_pitch(steps, layout, shared)
         row = LaneRows(
             access=load,
@@ -239,17 +239,17 @@ def _layout(
             taken=(items, layout.unit, 1),
         )
         streams.append(row)
-    tables: list[Table] = []
+    tables = tir.ExprMap()
     for part in split.loops:
         for load in steady_loads(part.body, recurrence, [time, part.loop_var]):
-            new = not any(tir.structurally_equal(load, t.access) for t in tables)
-            if new and is_common(load, recurrence, lanes):
+            if load not in tables and is_common(load, recurrence, lanes):
                 rest = (load, part.loop_var, recurrence, split, shared, steps, vectors)
-                table = _table(*rest, cell_size(load.source))
+                table = _table(*rest, tir.byte_size(tir.dtype_of(load)))
                 if table is not None and widened and _used_wide(load, split):
                     table = replace(table, wide=_table(*rest, _WIDE))
-                tables += [table] if table else []
-    return WalkLayout(tuple(streams), tuple(tables))
+                if table is not None:
+                    tables[load] = table
+    return WalkLayout(tuple(streams), tuple(table for _, table in tables.items()))
 
 
 def _used_wide(load: TensorLoad, split: StateSplit) -> bool:

@@ -30,23 +30,20 @@ class HeldIndices:
 
     def __init__(self, *, holds: bool) -> None:
         self._holds = holds
-        self._held: list[tuple[Var, Any]] = []
+        self._held = tir.ExprMap()
 
     def __call__(self, value: Any) -> Any:
         """Return a value of int32 as it is held: of what no loop of the kernel changes."""
         if not self._holds or tir.as_int(value) is not None:
             return value
-        for register, other in self._held:
-            if tir.structurally_equal(value, other):
-                return cell_of(register)
-        register = local(f"index{len(self._held)}", [1], "int32")
-        self._held.append((register, value))
-        return cell_of(register)
+        if value not in self._held:
+            self._held[value] = local(f"index{len(self._held)}", [1], "int32")
+        return cell_of(self._held[value])
 
     @property
     def buffers(self) -> list[Var]:
         """Registers to allocate."""
-        return [register for register, _ in self._held]
+        return [register for _, register in self._held.items()]
 
     def begin(self) -> list[Any]:
         """Make them, before all that uses them."""
@@ -54,5 +51,5 @@ class HeldIndices:
             set_cell(
                 register, T.cuda.func_call(_HELD, value, source_code=_SOURCE, return_type="int32")
             )
-            for register, value in self._held
+            for value, register in self._held.items()
         ]

@@ -8,7 +8,6 @@ that begin at a multiple of ``v`` elements, and all of them exist or none.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
@@ -45,10 +44,8 @@ class VectorAccess:
         """Index of a thread's item in registers that hold memory's order within a vector."""
         if self.lanes == 1 or self.forward:
             return item
-        if isinstance(item, int):
-            return item - item % self.lanes + self.lanes - 1 - item % self.lanes
-        lanes, last = int_const(self.lanes, item), int_const(self.lanes - 1, item)
-        return item - item % lanes + last - item % lanes
+        last = self.lanes - 1
+        return item - item % self.lanes + last - item % self.lanes
 
     def ramp(self, indices: list[Any]) -> list[Any]:
         """Indices of the vector, given those of the first of its steps."""
@@ -90,7 +87,7 @@ def vector_access(
     if part[0] not in (1, -1) or offset is None:
         return VectorAccess()
     first = offset if forward else offset + 1
-    lanes = _BYTES // (int(re.sub(r"\D", "", dtype)) // 8)
+    lanes = _BYTES // tir.byte_size(dtype)
     while lanes > 1 and any(n % lanes for n in (items, length, row, first)):
         lanes //= 2
     return VectorAccess(lanes, forward)

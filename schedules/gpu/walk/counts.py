@@ -12,7 +12,6 @@ from functools import lru_cache
 from math import log2
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
@@ -311,11 +310,6 @@ def _lines(indices: list[Any], recurrence: Recurrence) -> float:
 
 def _stores(recurrence: Recurrence) -> list[list[Any]]:
     """Indices of what a step writes to memory."""
-    stores: list[list[Any]] = []
-
-    def on_store(store: tirx.BufferStore) -> None:
-        if any(store.buffer.same_as(out) for out in recurrence.outputs):
-            stores.append(list(store.indices))
-
-    tvm_ffi.structural_walk(recurrence.body, [(tirx.BufferStore, on_store)])
-    return stores
+    outputs = tir.VarMap((buffer, True) for buffer in recurrence.outputs)
+    stores = tir.nodes(recurrence.body, tirx.BufferStore)
+    return [list(store.indices) for store in stores if store.buffer in outputs]

@@ -130,15 +130,9 @@ def in_few_instructions(stmt: Any) -> Any:
 
 def instructions_saved(stmt: Any, counted: float) -> float:
     """Instructions that calls take less than ``counted`` each, given the functions of this file."""
-    saved = 0.0
-
-    def visit(call: Call) -> None:
-        nonlocal saved
-        if tir.call_name(call) == "tirx.cuda.func_call" and isinstance(call.args[0], StringImm):
-            saved += counted - _COUNTS.get(call.args[0].value, counted)
-
-    tvm_ffi.structural_walk(stmt, [(Call, visit)])
-    return saved
+    calls = (c for c in tir.nodes(stmt, Call) if tir.call_name(c) == "tirx.cuda.func_call")
+    names = (call.args[0].value for call in calls if isinstance(call.args[0], StringImm))
+    return sum(counted - _COUNTS.get(name, counted) for name in names)
 
 
 def _called(name: str, argument: Any) -> Any:

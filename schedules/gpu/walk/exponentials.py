@@ -11,7 +11,6 @@ what that spends on results below 2^-126 is left out: they are zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -89,18 +88,8 @@ def exponentials_in_base_two(recurrence: Recurrence) -> int:
     split = split_of(recurrence)
     if isinstance(split, NoSplit):
         return 0
-    return sum(_count(part) for part in in_base_two(split.loops, recurrence).loops) * split.states
-
-
-def _count(stmt: Any) -> int:
-    calls: list[Call] = []
-
-    def visit(call: Call) -> None:
-        if is_exp2(call):
-            calls.append(call)
-
-    tvm_ffi.structural_walk(stmt, [(Call, visit)])
-    return len(calls)
+    loops = in_base_two(split.loops, recurrence).loops
+    return sum(map(is_exp2, tir.nodes(loops, Call))) * split.states
 
 
 def is_exp2(call: Call) -> bool:
@@ -129,9 +118,9 @@ def with_share(loop: tirx.For, step: int, share: int, pool: Pool) -> Any:
     chosen = (step + 1) * count * share // OF - step * count * share // OF
     parts = []
     if chosen:
-        parts.append(iterations(_changed(loop, lambda s: _by_polynomials(s, pool)), 0, chosen))
+        parts.append(iterations(_by_polynomials(loop, pool), 0, chosen))
     if chosen < count:
-        parts.append(iterations(_changed(loop, _by_instructions), chosen, count))
+        parts.append(iterations(_by_instructions(loop), chosen, count))
     return tir.seq(parts)
 
 
@@ -148,10 +137,6 @@ def iterations(loop: tirx.For, first: int, end: int, before: Any = None) -> Any:
 def bare_exp2(power: Any) -> Any:
     """``exp2(power)`` by the instruction alone."""
     return T.cuda.func_call("scan_exp2", power, source_code=_BARE, return_type="float32")
-
-
-def _changed(loop: tirx.For, change: Callable[[Any], Any]) -> tirx.For:
-    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, change(loop.body))
 
 
 def _by_instructions(stmt: Any) -> Any:

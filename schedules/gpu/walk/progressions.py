@@ -23,6 +23,7 @@ and a half of each product, and ``t >= s x |d|``: the state is off by no more th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import tvm_ffi
@@ -91,10 +92,7 @@ class Progressions:
         for part in self._all:
             stmts.append(set_cell(part.step, part.mean_step(self.states_each)))
             conditions += part.conditions(self.states_each)
-        every = conditions[0]
-        for condition in conditions[1:]:
-            every = tirx.And(every, condition)
-        return [*stmts, set_cell(self._holds, all_of_warp(every))]
+        return [*stmts, set_cell(self._holds, all_of_warp(reduce(tirx.And, conditions)))]
 
     def applied(self, loop: tirx.For) -> Any:
         """A loop over a thread's states with powers; other exponentials by their instruction."""
@@ -188,8 +186,8 @@ def _is_steady(loops: Sequence[tirx.For], load: TensorLoad) -> bool:
             changes = any(b in written for side in rest for b in tir.buffers_loaded(side).keys())
             if len(rest) != 1 or changes or tir.contains_var(rest[0], [part.loop_var]):
                 varies = True
-            elif not any(tir.structurally_equal(rest[0], other) for other in factors):
+            else:
                 factors.append(rest[0])
 
         tvm_ffi.structural_walk(part, [(Call, on_call)])
-    return len(factors) == 1 and not varies
+    return len(tir.each_once(factors)) == 1 and not varies

@@ -109,10 +109,10 @@ class WalkRegisters:
         )
         #: Loads beside the states' that time does not change, each in a register.
         lasting = steady_loads(self.split.outside, recurrence, [], free_of=[time])
-        self.lasting = [
+        self.lasting = tir.ExprMap(
             (load, local(f"{load.source.name}_lasting", [1], tir.dtype_of(load)))
             for load in lasting[:MAX_STAGED]
-        ]
+        )
         self.progressions = Progressions(self.base_two, self.loads, self.states_each)
         count = len(exchange.sent)
         self.exchange = SentItems(exchange.sent, self.tiles.beside[:count], self.tiles)
@@ -139,7 +139,7 @@ class WalkRegisters:
             *rest,
             *self.pool.buffers,
             *self.progressions.buffers,
-            *(register for _, register in self.lasting),
+            *(register for _, register in self.lasting.items()),
             *kept_items,
             *now,
             *loaded,
@@ -151,17 +151,16 @@ class WalkRegisters:
     def begin_lasting(self) -> list[Any]:
         """Load, before the first step, what lasts."""
         return [
-            set_cell(register, self.replica.instantiate(load)) for load, register in self.lasting
+            set_cell(register, self.replica.instantiate(load))
+            for load, register in self.lasting.items()
         ]
 
     def with_lasting(self, stmt: Any) -> Any:
         """``stmt`` with those registers in the place of what they hold."""
 
         def on_load(load: TensorLoad) -> Any:
-            for lasting, register in self.lasting:
-                if tir.structurally_equal(load, lasting):
-                    return cell_of(register)
-            return load
+            register = self.lasting.get(load)
+            return load if register is None else cell_of(register)
 
         return tir.map_loads(stmt, on_load)
 

@@ -15,6 +15,8 @@ share (B and C of a selective scan) comes from the first-level cache but for the
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tvm import tirx
@@ -178,15 +180,9 @@ class Walk(WalkRegisters):
             before = self.with_lasting(in_few_instructions(tir.seq(self.split.before)))
             statement = self.replica.instantiate(before, None, time)
             stmts = [self.staged.use(statement, k, time)]
-            for old, items_of_old in self.item_registers:
-                stmts.append(
-                    self.for_cells(
-                        old,
-                        lambda new, at, items=items_of_old: tirx.BufferStore(
-                            items, tirx.BufferLoad(new, at), [k, *at]
-                        ),
-                    )
-                )
+            stmts += self._kept_items(
+                lambda new, at, items: tirx.BufferStore(items, tirx.BufferLoad(new, at), [k, *at])
+            )
             return tir.seq(stmts)
 
         loads: list[Any] = []
@@ -194,6 +190,10 @@ class Walk(WalkRegisters):
             loads = self._items(mine, self.staged.fill, self.staged.group)
         taken = self.tiles.take(self.staged.by_block, tile, start)
         return tir.seq([*loads, *taken, *self._items(mine, of_item), *self._send()])
+
+    def _kept_items(self, make: Any) -> list[Any]:
+        """``make(register, cell, items)`` for all cells of what is kept of every item."""
+        return [self.for_cells(old, partial(make, items=i)) for old, i in self.item_registers]
 
     def _send(self) -> list[Any]:
         """Leave what the states need of the thread's own steps, where that is in shared memory."""
@@ -285,7 +285,7 @@ class Walk(WalkRegisters):
                     return cell_of(now)
             return self.loads.read(load, part.loop_var, k)
 
-        split = self.split.with_dims(dims)
+        split = replace(self.split, dims=dims)
         stmt = split.part(tir.map_loads(part, on_load), self.owner, self.states_each, registers)
         if in_steps:
             stmt = self.progressions.applied(stmt)
@@ -295,16 +295,9 @@ class Walk(WalkRegisters):
 
     def _after(self, mine: Any) -> Any:
         def of_item(k: Any, time: Any) -> Any:
-            stmts: list[Any] = []
-            for old, items_of_old in self.item_registers:
-                stmts.append(
-                    self.for_cells(
-                        old,
-                        lambda new, at, items=items_of_old: tirx.BufferStore(
-                            new, tirx.BufferLoad(items, [k, *at]), at
-                        ),
-                    )
-                )
+            stmts = self._kept_items(
+                lambda new, at, items: tirx.BufferStore(new, tirx.BufferLoad(items, [k, *at]), at)
+            )
             for cell, result in zip(self.split.sums, self.sums.results, strict=True):
                 total = tirx.BufferLoad(result, [k])
                 if not self.split.begins_at_zero(cell):
