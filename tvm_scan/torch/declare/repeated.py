@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from operator import or_
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -24,6 +24,9 @@ from tvm_scan.torch.private import is_watched, tensor_check, transforms_active
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+#: Runs a way, or returns None where a call is of another signature.
+_Shortcut = Callable[[Sequence[Any], tuple[str, ...]], Any]
 
 #: What is no tensor and may stand in a signature.
 _NUMBERS = (bool, int, float, str)
@@ -52,7 +55,7 @@ def repeated(
     def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
         ways: dict[Any, Way | None] = {}
         #: The last ones.
-        recent: list[_Recent] = []
+        recent: list[_Shortcut] = []
 
         @functools.wraps(function)
         def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
@@ -63,9 +66,10 @@ def repeated(
             if transforms_active() or is_watched():
                 return function(*arguments, **named)
             values, names = (*arguments, *named.values()), tuple(named)
-            for known in recent:
-                if known.takes(values, names):
-                    return known.way(values)  # type: ignore[no-any-return]
+            for shortcut in recent:
+                result = shortcut(values, names)
+                if result is not None:
+                    return result  # type: ignore[no-any-return]
             key = _signature(values, names)
             if key is None:
                 return function(*arguments, **named)
@@ -79,7 +83,7 @@ def repeated(
                 return result
             if not isinstance(way, Way):
                 return function(*arguments, **named)
-            if (last := _recent_of(way, values, names)) is not None:
+            if (last := _shortcut(way, values, names)) is not None:
                 recent[:] = [last, *recent[: _RECENT - 1]]
             return way(values)  # type: ignore[no-any-return]
 
@@ -88,61 +92,34 @@ def repeated(
     return decorate
 
 
-@dataclass(frozen=True)
-class _Recent:
-    """A way, and how to tell quickly that a call is of its signature.
+def _shortcut(way: Way, values: Sequence[Any], names: tuple[str, ...]) -> _Shortcut | None:
+    """Return a function that runs a way for what is like some values, quickly.
 
-    Attributes
-    ----------
-    way : Way
-        The way.
-    names : tuple of str
-        What is passed by name.
-    count : int
-        Number of values.
-    tensors, others : callable
-        Pick the values that are tensors, and those that are not.
-    constants, kinds : tuple
-        Those that are not, and their types.
-    alike : callable
-        Whether tensors differ from those of the signature in their values alone; none of those
-        has a derivative.
+    It returns None, and does nothing, unless the tensors differ from those of the signature in
+    their values alone, and all else is the same. There is none where two arguments are one tensor.
+    It is called with cold caches, in which every object and frame of Python counts.
     """
-
-    way: Way
-    names: tuple[str, ...]
-    count: int
-    tensors: Callable[[Sequence[Any]], tuple[Any, ...]]
-    others: Callable[[Sequence[Any]], tuple[Any, ...]]
-    constants: tuple[Any, ...]
-    kinds: tuple[type, ...]
-    alike: Callable[..., bool]
-
-    def takes(self, values: Sequence[Any], names: tuple[str, ...]) -> bool:
-        if names != self.names or len(values) != self.count:
-            return False
-        others = self.others(values)
-        # The types first: a tensor would compare its cells with a constant.
-        if tuple(map(type, others)) != self.kinds or others != self.constants:
-            return False
-        tensors = self.tensors(values)
-        if not self.alike(*tensors):
-            return False
-        addresses = 0
-        for tensor in tensors:
-            addresses |= tensor.data_ptr()
-        return not addresses % ALIGNMENT
-
-
-def _recent_of(way: Way, values: Sequence[Any], names: tuple[str, ...]) -> _Recent | None:
-    """Return how to tell the calls of a way quickly; None where two arguments are one tensor."""
-    tensors = [n for n, value in enumerate(values) if isinstance(value, Tensor)]
-    if len({id(values[n]) for n in tensors}) < len(tensors):
+    indices = [n for n, value in enumerate(values) if isinstance(value, Tensor)]
+    if len({id(values[n]) for n in indices}) < len(indices):
         return None
+    tensors = pick(indices)
     others = pick([n for n, value in enumerate(values) if not isinstance(value, Tensor)])
-    constants, alike = others(values), tensor_check([values[n] for n in tensors])
-    kinds = tuple(map(type, constants))
-    return _Recent(way, names, len(values), pick(tensors), others, constants, kinds, alike)
+    constants, alike, count = others(values), tensor_check(tensors(values)), len(values)
+    kinds, address = tuple(map(type, constants)), Tensor.data_ptr
+
+    def shortcut(given: Sequence[Any], named: tuple[str, ...]) -> Any:
+        if named != names or len(given) != count:
+            return None
+        same = others(given)
+        # The types first: a tensor would compare its cells with a constant.
+        if tuple(map(type, same)) != kinds or same != constants:
+            return None
+        passed = tensors(given)
+        if not alike(*passed) or functools.reduce(or_, map(address, passed), 0) % ALIGNMENT:
+            return None
+        return way(given)
+
+    return shortcut
 
 
 def _signature(values: Sequence[Any], named: Iterable[str]) -> Any:

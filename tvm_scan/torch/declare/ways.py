@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,30 +17,24 @@ from torch import Tensor
 from tvm_scan.torch.kernels.cache import Gathered, kernel_at
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, launch, prepared
 
+_empty_like = torch.empty_like
 
-@dataclass(frozen=True)
-class _New:
+
+class _New(NamedTuple):
     """An operand that a call makes.
 
     Attributes
     ----------
+    like : int
+        An argument that has all of the rest, which is told quicker; -1 where there is none.
     shape, dtype, device
         Of it.
-    like : int
-        An argument that has all three, which is told quicker; -1 where there is none.
     """
 
+    like: int
     shape: torch.Size
     dtype: torch.dtype
     device: torch.device
-    like: int
-
-    def make(self, values: Sequence[Any]) -> Tensor:
-        if self.like >= 0:
-            tensor = torch.empty_like(values[self.like])
-            if not tensor.data_ptr() % ALIGNMENT:
-                return tensor
-        return aligned_empty(self.shape, self.dtype, self.device)
 
 
 @dataclass(frozen=True)
@@ -86,8 +80,11 @@ class Way:
         for number, dtype, is_copied in self.changed:
             tensor = values[number].to(dtype)
             pool.append(prepared(tensor) if is_copied else tensor)
-        for operand in self.new:
-            pool.append(operand.make(values))
+        for like, *wanted in self.new:
+            tensor = _empty_like(values[like]) if like >= 0 else None
+            if tensor is None or tensor.data_ptr() % ALIGNMENT:
+                tensor = aligned_empty(*wanted)
+            pool.append(tensor)
         launch(kernel_at(self.key).call, *self.operands(pool))
         for number in self.written:
             torch.autograd.graph.increment_version(values[number])
@@ -143,7 +140,7 @@ def way_of(gathered: Gathered, values: Sequence[Any], result: Any) -> Way | None
             changed += [(number, operand.dtype, is_copied)] * is_changed
         elif id(operand) in new_ids:
             parts.append((3, len(new)))
-            new.append(_New(operand.shape, operand.dtype, operand.device, _like(operand, values)))
+            new.append(_New(_like(operand, values), operand.shape, operand.dtype, operand.device))
         else:  # something else was computed of the arguments
             return None
     starts = list(accumulate((len(values), len(numbers), len(changed)), initial=0))
