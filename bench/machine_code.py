@@ -87,6 +87,7 @@ def counted(
     -------
     dict
         Instructions of a thread for each element, all of them and by pipe; special functions;
+        instructions of the load and store unit;
         barriers for each element of a thread; registers, shared memory and occupancy of the kernel
         that takes most.
 
@@ -114,6 +115,7 @@ def counted(
         "pipes": total.by_pipe(),
         "cycles": total.cycles,
         "packed": sum(n for o, n in total.opcodes.items() if re.match(r"F(FMA|MUL|ADD)2\b", o)),
+        "accesses": total.accesses,
         "mufu": sum(n for o, n in total.opcodes.items() if o.startswith("MUFU")),
         "barriers": barriers,
         "registers": most.registers,
@@ -161,12 +163,13 @@ def predicted(
         elements * moved,
         elements * row["mufu"],
         elements * row["instructions"] / 32,
-        *(0.0, 0.0, _MANY, 0.0, 0.0, float(launches), 0.0),
+        *(0.0, 0.0, _MANY, 0.0, 0.0, float(launches), elements * row["accesses"] / 32),
         between=between,
     )
     cost = gpu_cost(work, Block(128, 128, 0, 1e3), chip)
     bounds = {"memory": cost.memory, "exp": cost.exponentials, "issue": cost.issue}
-    return {name: 1e6 * s for name, s in {**bounds, "seconds": cost.seconds}.items()}
+    bounds |= {"accesses": cost.lines, "seconds": cost.seconds}
+    return {name: 1e6 * s for name, s in bounds.items()}
 
 
 def _ours(case: Case, folder: Path) -> list[dict[str, Any]]:

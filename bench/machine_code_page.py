@@ -133,6 +133,10 @@ skips work: no value is NaN. Instructions are a thread's, for an element: a step
 and of one of its states where it has states. Loops inside that do not go over elements (a look-back
 that waits) count once. The cycles of a warp alone are the distances that ptxas puts between
 instructions, without waits for memory: what a warp takes that has a scheduler for itself.
+Accesses are the instructions of the load and store unit: to shared and global memory, and shuffles.
+A multiprocessor takes one of a warp for each clock at best: each is a line of 128 bytes at least,
+and what lines they touch is not to be read from machine code ([the model](model.md) counts those
+of ours).
 Occupancy is by registers and static shared memory. A figure of ours that is worse than the best
 peer's is **bold**.
 """
@@ -222,13 +226,14 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     for pipe, title in _PIPES.items():
         if any(pipe in row["pipes"] for row in there):
             add(f"- {title}", lambda row, pipe=pipe: row["pipes"].get(pipe, 0.0), "{:.2f}")
+    add("accesses", lambda row: row["accesses"], "{:.2f}")
     add("cycles of a warp alone", lambda row: row["cycles"], "{:.2f}")
     add("barriers of a thread", lambda row: row["barriers"], "{:.3f}")
     add("bytes of memory", lambda row: row["bytes"], "{:.2f}")
     add("registers", lambda row: row["registers"], "{}")
     add("shared memory, bytes of a block", lambda row: row["shared"], "{}")
     add("occupancy", lambda row: row["occupancy"], "{:.2f}", more_is_worse=False)
-    for bound in ("memory", "exp", "issue", "seconds"):
+    for bound in ("memory", "exp", "issue", "accesses", "seconds"):
         title = "predicted" if bound == "seconds" else f"bound: {bound}"
         add(f"{title}, us", lambda row, bound=bound: row["predicted"][bound], "{:.1f}")
     plans = dict.fromkeys(f"`{row['plan']}`" for row in ways)

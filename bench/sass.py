@@ -42,6 +42,8 @@ _WIDTH = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "BYPASS": 0}
 #: Where the stall count begins, four bits, in the second half of an instruction of sm_70 and later.
 _STALL = 41
 _MOVES = re.compile(r"(LDG|STG|LDS|STS|LDGSTS|LD|ST)\b")
+#: What the load and store unit executes.
+_UNIT = re.compile(r"(LDG|STG|LDS|STS|LDGSTS|LDL|STL|LD|ST|LDSM|STSM|ATOM[GS]?|RED|SHFL)\b")
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,11 @@ class Pass:
     def bytes(self) -> float:
         """Moved between registers and memory, global or shared."""
         return sum(n * Instruction(o, False, None).bytes for o, n in self.opcodes.items())
+
+    @property
+    def accesses(self) -> float:
+        """Instructions of the load and store unit: accesses to memory, and shuffles."""
+        return sum(n for opcode, n in self.opcodes.items() if _UNIT.match(opcode))
 
     def plus(self, other: Pass, times: float = 1.0) -> Pass:
         """This pass, and some of another one."""

@@ -1,10 +1,12 @@
 """Loops and ways through machine code, and what ``bench.machine_code`` makes of them."""
 
+from collections import Counter
+
 import pytest
 
 from bench.machine_code import counted, occupancy
 from bench.machine_code_cases import CASES, Part, default_of, parts_of
-from bench.sass import Instruction, Kernel, kernels, pipe_of
+from bench.sass import Instruction, Kernel, Pass, kernels, pipe_of
 from tests.support.cuda_harness import CUDA_TARGET, emit_cuda
 from tests.support.cusim import nvcc
 from tests.support.cusim.nvcc import Resources
@@ -140,24 +142,30 @@ def test_a_warp_skips_what_it_votes_to_skip(opcode, skipped):
 
 
 @pytest.mark.parametrize(
-    ("opcode", "pipe", "width"),
+    ("opcode", "pipe", "width", "accesses"),
     [
-        ("FFMA.FTZ", "fma", 0),
-        ("FFMA2", "fma", 0),
-        ("MUFU.EX2", "special", 0),
-        ("LDGSTS.E.BYPASS.128", "global", 16),
-        ("LDS.U16", "shared", 2),
-        ("STG.E", "global", 4),
-        ("UIADD3", "uniform", 0),
-        ("SHFL.BFLY", "shuffle", 0),
-        ("IADD3", "alu", 0),
-        ("BAR.SYNC.DEFER_BLOCKING", "control", 0),
-        ("HGMMA.64x64x16.F32", "matrix", 0),
+        ("FFMA.FTZ", "fma", 0, 0),
+        ("FFMA2", "fma", 0, 0),
+        ("MUFU.EX2", "special", 0, 0),
+        ("LDGSTS.E.BYPASS.128", "global", 16, 1),
+        ("LDS.U16", "shared", 2, 1),
+        ("STG.E", "global", 4, 1),
+        ("LDG.E.U16.CONSTANT", "global", 2, 1),
+        ("LDS.128", "shared", 16, 1),
+        ("STS.128", "shared", 16, 1),
+        ("LDGDEPBAR", "global", 0, 0),
+        ("RED.E.ADD", "global", 0, 1),
+        ("UIADD3", "uniform", 0, 0),
+        ("SHFL.BFLY", "shuffle", 0, 1),
+        ("IADD3", "alu", 0, 0),
+        ("BAR.SYNC.DEFER_BLOCKING", "control", 0, 0),
+        ("HGMMA.64x64x16.F32", "matrix", 0, 0),
     ],
 )
-def test_pipes_and_widths(opcode, pipe, width):
+def test_pipes_widths_and_accesses(opcode, pipe, width, accesses):
     instruction = Instruction(opcode, False, None)
     assert (pipe_of(instruction), instruction.bytes) == (pipe, width)
+    assert Pass(1, Counter([opcode])).accesses == accesses
 
 
 def test_occupancy_is_what_fits():
