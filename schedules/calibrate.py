@@ -26,6 +26,7 @@ from tvm_scan._files import write_file
 from tvm_scan.errors import ScanError
 from tvm_scan.extraction import extract
 from tvm_scan.library import cumsum, linear_recurrence
+from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import RUN
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.cost.vectors import block_counts
@@ -116,7 +117,9 @@ def measured(seconds: float = 0.3) -> CpuChip:
     def blocks(plan: Lanes, dtype: str = "float32") -> tuple[float, float, float]:
         """Operations and shuffles of a block, its integer products, and its cycles."""
         func = linear_recurrence(1, _STEPS, dtype, gate="time")
-        counted = step_of(extract(func))
+        recurrence = extract(func)
+        assert isinstance(recurrence, Recurrence)
+        counted = step_of(recurrence)
         once, twice = (
             block_counts(plan, counted, replace(chip, integer_product=of)) for of in (1.0, 2.0)
         )

@@ -57,8 +57,8 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
         and not step.body.calls
     ):
         # LLVM takes rows as cells of vectors, whatever lies between them.
-        cells = sum(SCATTERED if a.store else GATHERED for a in moving(step))
-        return CpuWork(total * max(issued, cells), 1.0, 0.0, **memory)
+        apart = sum(SCATTERED if a.store else GATHERED for a in moving(step))
+        return CpuWork(total * max(issued, apart), 1.0, 0.0, **memory)
     # The rows after this one begin while it waits, as far as the processor looks ahead.
     ahead = min(ahead_of(step, chip, step.length), float(step.rows))
     each = max(issued, chain / ahead)

@@ -80,10 +80,10 @@ class Way:
         for number, dtype, is_copied in self.changed:
             tensor = values[number].to(dtype)
             pool.append(prepared(tensor) if is_copied else tensor)
-        for like, *wanted in self.new:
+        for like, shape, dtype, device in self.new:
             tensor = _empty_like(values[like]) if like >= 0 else None
             if tensor is None or tensor.data_ptr() % ALIGNMENT:
-                tensor = aligned_empty(*wanted)
+                tensor = aligned_empty(shape, dtype, device)
             pool.append(tensor)
         launch(kernel_at(self.key).call, *self.operands(pool))
         for number in self.written:
