@@ -96,7 +96,7 @@ class ScanPlan(ABC):
         Parameters
         ----------
         recurrence : Recurrence
-            What runs; extents that are not known count as ``common.sizes.UNKNOWN``.
+            What runs; extents that are not known count as 4096.
         machine : Machine
             Of the target.
         steps : int, optional

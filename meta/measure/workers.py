@@ -72,13 +72,12 @@ def local_builder(
     Returns
     -------
     Builder
-        Compiles candidates after expanding their plans. Its ``pool`` of processes ends with it, or
-        by ``scratch.close_pool``.
+        Compiles candidates after expanding their plans. Its ``pool`` of processes ends with it.
 
     Raises
     ------
     ValueError
-        If there are less than one worker.
+        If there is not at least one worker.
     """
     pool = PopenPoolExecutor(
         max_workers=workers,

@@ -81,8 +81,8 @@ def tune(
     builder : Builder, optional
         ``local_builder()`` if not given.
     runner : callable, optional
-        From the file of the check's cases to a runner; ``local_runner`` if not given,
-        ``rpc_runner(...)`` for other machines.
+        From the file of the check's cases to a runner: ``rpc_runner(...)`` for other machines. It
+        is this one if not given.
     config : EvaluatorConfig, optional
         How often a candidate runs.
     initializer : callable, optional

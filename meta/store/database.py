@@ -74,7 +74,7 @@ class RecordStore:
 
         Raises
         ------
-        RecordError
+        ScanError
             If the folder holds no database, or its files cannot be opened.
         """
         try:
@@ -138,7 +138,7 @@ class RecordStore:
 
         Raises
         ------
-        RecordError
+        ScanError
             If it cannot be written; then the files are as they were.
         """
         workload = ms.database.Workload(mod).as_json()
@@ -213,7 +213,7 @@ class RecordStore:
             replace_file(path, before + b"".join(raw + b"\n" for raw in new))
 
     def summaries(self) -> list[Summary]:
-        """Summaries of the records of any database, as ``summary.read_summaries`` gives them."""
+        """Return what tables show of every record; of one that is not usable here, why."""
         good, others = self.usable()
         return [self.summary(e) for e in good] + [self.summary(e, why) for e, why in others]
 

@@ -77,7 +77,7 @@ def plan_for(
 
     Raises
     ------
-    RecordError
+    ScanError
         If there is no database.
     """
     recurrence = as_recurrence(recurrence, "plan_for")

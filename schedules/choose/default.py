@@ -71,7 +71,7 @@ def default_plan(
     target : tvm.target.Target, str or None
         Where it will run; this machine's CPU if None.
     recurrence : Recurrence or DeltaRule
-        What will run. Extents that are symbolic are taken as ``common.sizes.UNKNOWN``.
+        What will run. Extents that are symbolic are taken as 4096.
     machine : Machine, optional
         Of a machine that is not this one; else what ``Machine.of`` says of the target.
 

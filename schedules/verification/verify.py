@@ -107,7 +107,7 @@ def verify(
         For the scan; as in ``parallelize`` if not given.
     plan : ScanPlan, str or callable, optional
         One for all recurrences of the function, or a function that gives each its own;
-        ``telling_plan`` if not given.
+        the plan that is used if not given, or a tree where that is the loop as it is.
     seed : int
         Of the random inputs.
 

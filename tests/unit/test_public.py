@@ -3,6 +3,7 @@
 A docstring may refer to another public name for what it shares with it: "those of `cumsum`".
 """
 
+import ast
 import inspect
 import re
 from typing import Annotated, get_args, get_origin, get_type_hints
@@ -107,6 +108,45 @@ def faults(door, value):
     if tensors and not any(map(_DTYPE.search, docs)):
         missing.append("no dtype")
     return missing
+
+
+def behind_the_doors():
+    """Names of functions, classes and constants of ours that no door has."""
+    trees = [
+        ast.parse(path.read_text(encoding="utf-8"))
+        for folder in ("tvm_scan", "schedules", "meta")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    names = set()
+    for node in (node for tree in trees for node in tree.body):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            names.add(node.targets[0].id)
+    return names - {name for _, name, _ in PUBLIC}
+
+
+HIDDEN = behind_the_doors()
+
+
+def hidden_names(value):
+    """What the docstrings of a function, or of a class and its methods, name behind the doors.
+
+    A word alone may mean something else; what has an underscore or a dot is one of our names.
+    """
+    methods = vars(value).values() if inspect.isclass(value) else ()
+    shown = [m for m in methods if inspect.isfunction(m) and not m.__name__.startswith("_")]
+    docs = [inspect.getdoc(each) or "" for each in (value, *shown)]
+    own = {name for doc in docs for name in sections(doc)} | {m.__name__ for m in shown}
+    quoted = {name for doc in docs for name in re.findall(r"`([A-Za-z_][\w.]*)[`(]", doc)}
+    errors = {e for doc in docs for e in re.findall(r"^([A-Z]\w+Error)$", doc, re.MULTILINE)}
+    names = errors | {name for name in quoted - own if "_" in name or "." in name}
+    return sorted(name for name in names if name.rpartition(".")[2] in HIDDEN)
+
+
+@pytest.mark.parametrize(("door", "name", "value"), PUBLIC, ids=[f"{d}.{n}" for d, n, _ in PUBLIC])
+def test_a_docstring_names_nothing_behind_the_doors(door, name, value):
+    assert not hidden_names(value)
 
 
 @pytest.mark.parametrize(("door", "name", "value"), PUBLIC, ids=[f"{d}.{n}" for d, n, _ in PUBLIC])

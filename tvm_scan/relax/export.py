@@ -71,8 +71,8 @@ def export(
     Raises
     ------
     ScanError
-        If the folder cannot be made or written to, the linker is not there, or TVM's wheels have
-        no runtime for the target.
+        If `mod` is no module, an input of it is no tensor of known rank, the folder cannot be made
+        or written to, the linker is not there, or TVM's wheels have no runtime for the target.
     """
     mod, target = as_module(mod, "export"), target_for(target, None, "export")
     database = as_database(database, "export")

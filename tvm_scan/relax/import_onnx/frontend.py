@@ -38,7 +38,8 @@ def from_onnx(model: Any, shapes: dict[str, list[int]] | None = None) -> IRModul
     Raises
     ------
     ScanError
-        If an operator is known neither to TVM nor here, or a loop cannot be built.
+        If it is no model, an input has no known rank, an operator is known neither to TVM nor
+        here, or a loop cannot be built.
     """
     import onnx
 

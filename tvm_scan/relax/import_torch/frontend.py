@@ -49,7 +49,8 @@ def from_exported(
     exported_program : torch.export.ExportedProgram
         The program; it is not changed.
     roll : bool
-        Whether to roll up unrolled loops, see `roll_loops`.
+        Whether to roll up unrolled loops: those whose steps are collected by ``stack``, ``cat`` or
+        ``y[:, t] = ...``, in either direction.
     custom_convert_map : mapping of str to callable, optional
         Converters of your own, as for TVM's importer; they come before ours. `loop_converter`
         makes one from a sequential loop.

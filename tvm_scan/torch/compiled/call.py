@@ -16,6 +16,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_scan.arguments import as_func, as_target
 from tvm_scan.schedules import ScanPlan, parallelize
+from tvm_scan.schedules.choose.arguments import Chooser
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.torch.compiled.signature import Signature, extents_of
 from tvm_scan.torch.compiled.small import SMALL, Small
@@ -28,7 +29,9 @@ _empty_like, _recorded = torch.empty_like, torch.is_grad_enabled
 
 
 def compile_primfunc(
-    func: PrimFunc, target: Target | str | None = None, plan: ScanPlan | str | None = None
+    func: PrimFunc,
+    target: Target | str | None = None,
+    plan: ScanPlan | str | Chooser | None = None,
 ) -> CompiledScan:
     """Schedule and compile a recurrence for torch tensors.
 
@@ -39,7 +42,8 @@ def compile_primfunc(
     target : tvm.target.Target or str, optional
         This machine's CPU if not given.
     plan : ScanPlan, str or callable, optional
-        The default plan of the target if not given.
+        One plan for every recurrence of the function, as it is or as its string, or a function
+        from a recurrence to its plan; as in ``tvm_scan.parallelize`` if not given.
 
     Returns
     -------

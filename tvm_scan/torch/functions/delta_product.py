@@ -44,10 +44,10 @@ def gated_delta_product(
     k, v : Tensor
         (batch, steps, heads, keys) and (batch, steps, value_heads, values): `num_householder`
         steps for each token, one token after another.
-    beta : Tensor
-        (batch, steps, value_heads): how much of what the state has for a key is replaced.
     g : Tensor, optional
         (batch, length, value_heads): logarithms of the gates of tokens; None without gates.
+    beta : Tensor
+        (batch, steps, value_heads): how much of what the state has for a key is replaced.
     num_householder : int
         The number n of steps for each token.
     scale, output_final_state, use_qk_l2norm_in_kernel, state_v_first
