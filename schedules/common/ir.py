@@ -84,7 +84,7 @@ def interleaved_chains(
     step : callable
         ``step(chain, i)`` is the statement of one step of one chain.
     """
-    run = int_const(RUN if chains > 1 else 1, extent)
+    run = RUN if chains > 1 else 1
     runs = tir.simplify(extent // run)
     done = tir.simplify(runs * run)
     rest = tir.simplify(extent - done)
@@ -93,10 +93,9 @@ def interleaved_chains(
         def steps(chain: Any) -> Any:
             if chains == 1:
                 return step(chain, n)
-            few = int_const(_UNROLL, extent)
 
             def part(m: Any) -> Any:
-                first = n * run + m * few
+                first, few = n * run + m * _UNROLL, int_const(_UNROLL, extent)
                 return loop("i", few, lambda i: step(chain, first + i), ForKind.UNROLLED)
 
             return loop("m", int_const(RUN // _UNROLL, extent), part)
@@ -224,7 +223,7 @@ def threads_over(kernel: Callable[[Any], Kernel], row: Var, total: Any, threads:
     The grid has at least one block, because CUDA refuses an empty one.
     """
     count = int_const(threads, total)
-    blocks = at_least_one(tir.simplify((total + count - 1) // count))
+    blocks = at_least_one(parts_of(total, threads))
     launched = kernel(row < total)
     axis = (row, blocks * count)
     return bound_loop(
@@ -242,8 +241,8 @@ def chunks_over(
 ) -> Any:
     """``threads_over`` for each of ``chunks`` chunks; all threads of a block have the same one."""
     count = int_const(threads, total)
-    of_chunk = at_least_one(tir.simplify((total + count - 1) // count))
-    blocks = tir.simplify(of_chunk * int_const(chunks, total))
+    of_chunk = at_least_one(parts_of(total, threads))
+    blocks = tir.simplify(of_chunk * chunks)
     launched = kernel(row < total)
 
     def thread(bx: Any, tx: Any) -> Any:
@@ -257,6 +256,11 @@ def chunks_over(
         blocks,
         lambda bx: bound_loop("tx", "threadIdx.x", count, lambda tx: thread(bx, tx)),
     )
+
+
+def parts_of(extent: Any, size: int) -> Any:
+    """Number of parts of that size which an extent has, the last of them not always whole."""
+    return tir.simplify((extent + size - 1) // size)
 
 
 def at_least_one(extent: Any) -> Any:

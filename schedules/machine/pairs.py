@@ -100,7 +100,7 @@ def _states_in_pairs(body: Any) -> Any:
 
 
 def _iteration(loop: tirx.For, number: int) -> Any:
-    value = loop.min + int_const(number, loop.loop_var)
+    value = loop.min + number
     return tir.substitute(loop.body, tir.VarMap([(loop.loop_var, value)]))
 
 

@@ -28,7 +28,6 @@ from tvm import tirx
 
 from tvm_scan import tir
 from tvm_scan.schedules.common.elements import Elements
-from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.gpu.thread.banks import LINE, WORD
 from tvm_scan.schedules.gpu.thread.barriers import hidden, wait
 from tvm_scan.schedules.gpu.thread.block_tree import BlockTree
@@ -113,7 +112,7 @@ class BlellochTree(BlockTree):
             ]
             return tir.seq([*reads, node(level, i, cell, low, high)])
 
-        chosen = self.thread < int_const(self.threads >> (height + 1), self.thread)
+        chosen = self.thread < (self.threads >> (height + 1))
         stmt = tirx.IfThenElse(chosen, self.replica.for_each_element(level, of_cell), None)
         return hidden(stmt)
 

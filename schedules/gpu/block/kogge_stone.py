@@ -64,7 +64,7 @@ class KoggeStoneTree(BlockTree):
         if isinstance(number, int):
             write = number * writes + doubling
         else:
-            write = number + int_const(doubling, number) if writes % 2 else doubling
+            write = number + doubling if writes % 2 else doubling
         return [*self.row.at, parity(write), thread]
 
     def _show(self, level: int, mine: Elements, doubling: int, number: Any) -> list[Any]:
@@ -81,7 +81,7 @@ class KoggeStoneTree(BlockTree):
             earlier, later = left.load(i, [], cell), mine.load(i, [], cell)
             return mine.store(i, [], cell, algebra.combine(earlier, later))
 
-        far = int_const(1 << doubling, self.thread)
+        far = 1 << doubling
         body = [
             replica.copy(
                 left, [], self.shared[level], self._at(doubling, number, self.thread - far)

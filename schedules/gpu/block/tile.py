@@ -12,7 +12,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
-from tvm_scan.schedules.common.ir import as_dtype, int_const, loop, when
+from tvm_scan.schedules.common.ir import as_dtype, loop, when
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.gpu.block.trees import make_tree
 from tvm_scan.schedules.gpu.shared.items import SharedItems
@@ -79,9 +79,8 @@ class Tile:
     def first_step(self, tile: Any) -> Any:
         """Time of this thread's first item in tile number ``tile``."""
         dtype = tir.dtype_of(self.recurrence.time.var)
-        items = int_const(self.plan.items_per_thread, dtype)
-        start = as_dtype(tile, dtype) * int_const(self.plan.tile, dtype)
-        return start + as_dtype(self.thread, dtype) * items
+        start = as_dtype(tile, dtype) * self.plan.tile
+        return start + as_dtype(self.thread, dtype) * self.plan.items_per_thread
 
     def items(self, tile: Any, make: Any, after: Any = None) -> Any:
         """``make(item, time)`` for the thread's items, ``after(item, time)`` for each group."""
@@ -92,7 +91,7 @@ class Tile:
             return start + as_dtype(k, dtype)
 
         def of_group(g: Any) -> Any:
-            first = g if group == 1 else g * int_const(group, g)
+            first = g if group == 1 else g * group
 
             def step(j: Any) -> Any:
                 k = first if group == 1 else first + j

@@ -15,7 +15,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
-from tvm_scan.schedules.common.ir import as_dtype, int_const, loop, when
+from tvm_scan.schedules.common.ir import as_dtype, loop, parts_of, when
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.sizes import element_bytes
 from tvm_scan.schedules.gpu.block.trees import make_tree
@@ -85,15 +85,11 @@ class CarryScan:
 
     def scan(self) -> Any:
         """All tiles; afterwards ``carries`` holds what each of them begins with."""
-        dtype = tir.dtype_of(self.tiles)
-        chunk = int_const(self.threads * _ITEMS, dtype)
-        chunks = tir.simplify((self.tiles + chunk - int_const(1, dtype)) // chunk)
-        return loop("chunk", chunks, self._chunk)
+        return loop("chunk", parts_of(self.tiles, self.threads * _ITEMS), self._chunk)
 
     def _chunk(self, number: Any) -> Any:
         dtype = tir.dtype_of(self.tiles)
-        first = number * int_const(self.threads * _ITEMS, dtype)
-        first = first + as_dtype(self.thread, dtype) * int_const(_ITEMS, dtype)
+        first = number * (self.threads * _ITEMS) + as_dtype(self.thread, dtype) * _ITEMS
 
         def each(make: Any) -> Any:
             def of_tile(k: Any) -> Any:

@@ -31,6 +31,7 @@ from tvm_scan.schedules.common.ir import (
     at_least_one,
     int_const,
     local,
+    parts_of,
     threads_over,
     when,
 )
@@ -63,9 +64,8 @@ class TiledPass:
         self.count = at_least_one(self.rows)
         self.tiles = at_least_one(as_dtype(tile_count(recurrence, plan), self.dtype))
         self.window = int_const(plan.threads_per_block, self.dtype)
-        windows = (self.tiles + self.window - int_const(1, self.dtype)) // self.window
         tiles, levels = [self.count, self.tiles], range(recurrence.levels)
-        windows = [self.count, tir.simplify(windows)]
+        windows = [self.count, parts_of(self.tiles, plan.threads_per_block)]
         self.ticket = local("ticket", [1], "int32", "global")
         self.has_tile = [local(f"has_tile{s}", tiles, "int32", "global") for s in levels]
         self.has_carry = [local(f"has_carry{s}", windows, "int32", "global") for s in levels]
@@ -195,10 +195,9 @@ class TiledPass:
             target, cell = tile.running.carry(i, at)
             return get_word(target, cell, self.carries[i], [*window, *at])
 
-        one = int_const(1, self.dtype)
-        ends = tirx.EQ(in_window, self.window - one)
-        ends = tirx.And(is_owner, tirx.And(ends, number + one < self.tiles))
-        following = [row, number // self.window + one]
+        ends = tirx.EQ(in_window, self.window - 1)
+        ends = tirx.And(is_owner, tirx.And(ends, number + 1 < self.tiles))
+        following = [row, number // self.window + 1]
         return [
             *tile.scan_level(level, number),
             tirx.IfThenElse(is_owner, tir.seq(publish), None),

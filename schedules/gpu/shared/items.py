@@ -67,7 +67,7 @@ class SharedItems:
         self.outputs = [(SharedTile(s, each_lane, 1), s, r) for s, r in parts if s.stored]
         self.tables = []
         for table in tables_of(plan, recurrence):
-            number = row.index * int_const(threads, "int32") + self.thread
+            number = row.index * threads + self.thread
             together = threads * plan.lanes_per_block
             every = Copiers(together, number, self._time, lambda _: replica, self._guarded)
             self.tables.append((table, SharedTile(table, every, plan.stages, "table")))
@@ -80,7 +80,7 @@ class SharedItems:
 
     def _time(self, tile: Any, step: Any) -> Any:
         dtype = tir.dtype_of(self.recurrence.time.var)
-        return as_dtype(tile, dtype) * int_const(self.plan.tile, dtype) + as_dtype(step, dtype)
+        return as_dtype(tile, dtype) * self.plan.tile + as_dtype(step, dtype)
 
     def _guarded(self, inside: Any, time: Any, stmt: Any) -> Any:
         valid = self.valid(time)
@@ -95,7 +95,7 @@ class SharedItems:
         """The first of the thread's items, how many there are, and how many move at once."""
         layout = stream.layout
         # A thread's items never lie on both sides of a padding.
-        first = layout.index(self.thread * int_const(layout.items, "int32"))
+        first = layout.index(self.thread * layout.items)
         return first, layout.items, layout.unit
 
     def begin(self) -> Any:
@@ -123,8 +123,7 @@ class SharedItems:
         """``stmt`` of the thread's ``item`` with its loads of the tables from shared memory."""
         if not self.tables:
             return stmt
-        step = self.thread * int_const(self.plan.items_per_thread, "int32")
-        step = step + as_dtype(item, "int32")
+        step = self.thread * self.plan.items_per_thread + as_dtype(item, "int32")
 
         def on_load(load: TensorLoad) -> Any:
             for table, shared in self.tables:

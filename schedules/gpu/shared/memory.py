@@ -15,7 +15,7 @@ from typing import Any
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.schedules.common.ir import as_dtype, int_const, local
+from tvm_scan.schedules.common.ir import as_dtype, local
 
 #: Bytes of an alignment at which vectors begin.
 _VECTOR = 16
@@ -57,11 +57,10 @@ class Region:
 
     def at(self, index: Any, tile: Any = 0) -> list[Any]:
         """Indices of a cell, or of the first one of a vector, in the buffer that a tile has."""
-        index = index + int_const(self.first, index) if self.first else index
+        index = index + self.first
         if self.stride:
-            tile = as_dtype(tile, "int32") if isinstance(tile, int) else tile
-            slot = as_dtype(tile % int_const(self.buffers, tile), "int32")
-            index = slot * int_const(self.stride, "int32") + index
+            slot = as_dtype(tile % self.buffers, "int32")
+            index = slot * self.stride + index
         return [index]
 
 

@@ -163,10 +163,7 @@ class SharedTile:
         if self.region is not None:
             (first,) = self.region.at(index, tile)
             return [ramp(first, lanes)]
-        tile = as_dtype(tile, "int32") if isinstance(tile, int) else tile
-        slot = int_const(0, "int32")
-        if self.buffers > 1:
-            slot = as_dtype(tile % int_const(self.buffers, tile), "int32")
+        slot = as_dtype(tile % self.buffers if self.buffers > 1 else 0, "int32")
         return [*self.copiers.row.at, slot, ramp(index, lanes)]
 
     def load(self, tile: Any, index: Any, lanes: int = 1) -> Any:
@@ -183,19 +180,18 @@ class SharedTile:
         """``make(index, indices)`` for the thread's vectors of a tile, those that exist."""
         staged, by = self.staged, self.copiers
         *outer, (inner, extent) = staged.axes
-        lanes, threads = int_const(staged.copies.lanes, "int32"), int_const(by.threads, "int32")
-        in_row = extent // staged.copies.lanes
+        lanes = staged.copies.lanes
+        in_row = extent // lanes
         total = in_row * prod(n for _, n in outer)
 
         def of_round(r: Any) -> Any:
-            number = as_dtype(r, "int32") * threads + by.thread
+            number = as_dtype(r, "int32") * by.threads + by.thread
             if outer:
-                each = int_const(in_row, "int32")
-                at = {outer[0][0]: number // each, inner: number % each * lanes}
-                inside = number < int_const(total, "int32")
+                at = {outer[0][0]: number // in_row, inner: number % in_row * lanes}
+                inside = number < total
             else:
                 at = {inner: number * lanes}
-                inside = at[inner] < int_const(extent, "int32")
+                inside = at[inner] < extent
             time, replica = by.time(tile, at["step"]), by.replica(at.get("lane"))
             indices = list(staged.access.indices)
             if staged.counter is not None:
@@ -203,13 +199,13 @@ class SharedTile:
                 table = tir.VarMap([(staged.counter, state)])
                 indices = [tir.substitute(index, table) for index in indices]
             indices = [replica.instantiate(index, None, time) for index in indices]
-            if staged.copies.lanes > 1:
+            if lanes > 1:
                 indices = staged.copies.ramp(indices)
             index = staged.index(**at)
             first.append(index)
             apart = tir.as_int(tir.simplify(index - first[0]))
             if by.held is not None and apart is not None:
-                index = by.held(first[0]) + int_const(apart, "int32")
+                index = by.held(first[0]) + apart
             return by.guarded(inside if total % by.threads else None, time, make(index, indices))
 
         first: list[Any] = []
@@ -269,8 +265,8 @@ def _units(
     items: int, unit: int, first: Any, make: Callable[[Any, Any], Any], apart: int = 1
 ) -> Any:
     def of_unit(u: Any) -> Any:
-        item = u * int_const(unit, "int32")
-        return make(item, first + item * int_const(apart, "int32"))
+        item = u * unit
+        return make(item, first + item * apart)
 
     return loop("u", items // unit, of_unit, _UNROLLED)
 

@@ -144,7 +144,7 @@ class StagedItems:
             if staged.stream is not None:
                 continue
             for offset in range(0, self.group, staged.vectors.lanes):
-                stmts.append(make(staged, _plus(item, offset), _plus(time, offset)))
+                stmts.append(make(staged, item + offset, time + offset))
         return tir.seq(stmts)
 
     def _load(self, staged: _InRegisters, item: Any, time: Any) -> Any:
@@ -187,10 +187,6 @@ class StagedItems:
         if self.stores:
             stmt = tvm_ffi.structural_map(stmt, (tirx.BufferStore, on_store))
         return stmt
-
-
-def _plus(value: Any, offset: int) -> Any:
-    return value + int_const(offset, value) if offset else value
 
 
 def steady_loads(

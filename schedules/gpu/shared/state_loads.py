@@ -115,9 +115,7 @@ class StateLoads:
             part.loop_var for part in self.split.loops if tir.contains_var(load, [part.loop_var])
         )
         dtype = tir.dtype_of(counter)
-        state = as_dtype(self.owner, dtype) * int_const(self.states_each, dtype) + as_dtype(
-            s, dtype
-        )
+        state = as_dtype(self.owner, dtype) * self.states_each + as_dtype(s, dtype)
         table = tir.VarMap([(counter, state)])
         indices = [
             self.replica.instantiate(tir.substitute(index, table), None, time)

@@ -146,7 +146,7 @@ def placed_in_block(
     total = lane_count(recurrence)
     dtype = tir.dtype_of(total)
     block, within = tirx.Var("b", dtype), tirx.Var("y", dtype)
-    row = block * int_const(lanes, dtype) + within
+    row = block * lanes + within
     table = tir.VarMap(
         (lane.var, value)
         for lane, value in zip(recurrence.lanes, decode_lanes(recurrence, row), strict=True)

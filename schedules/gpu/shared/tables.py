@@ -21,7 +21,6 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.gpu.shared.layout import PaddedLayout
 from tvm_scan.schedules.gpu.shared.staged import Staged
@@ -56,7 +55,7 @@ class TreeTable(Staged):
 
     def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
         """Index of a state and step."""
-        return state * int_const(self.pitch, "int32") + self.layout.index(step)
+        return state * self.pitch + self.layout.index(step)
 
     def reads(self, load: TensorLoad, replica: Replica, time: Any) -> bool:
         """Return whether a load of the step at ``time`` is of the table."""

@@ -27,7 +27,6 @@ from tvm.ir.expr import TensorLoad
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.ir import int_const
 from tvm_scan.schedules.common.state_split import NoSplit, StateSplit, split_of
 from tvm_scan.schedules.common.uses import as_used
 from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, direction_of
@@ -71,7 +70,7 @@ class LaneRows(Staged):
 
     def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
         """Index of a lane's element of a step."""
-        return lane * int_const(self.pitch, lane) + step
+        return lane * self.pitch + step
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -107,10 +106,9 @@ class Table(Staged):
     def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
         """Rows of the states that the threads of a lane use at once are neighbours."""
         if not self.along_time:
-            return step * int_const(self.pitch, step) + state
-        states_each, shared = int_const(self.states_each, state), int_const(self.shared, state)
-        row = state % states_each * shared + state // states_each
-        return row * int_const(self.pitch, row) + step
+            return step * self.pitch + state
+        row = state % self.states_each * self.shared + state // self.states_each
+        return row * self.pitch + step
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,15 +63,13 @@ class WalkTiles:
         self.states_each = split.states // self.shared
         # Chunks begin and end with tiles, so that all steps of a tile exist or none of them.
         self._whole = are_whole(recurrence, self.steps)
-        threads = int_const(plan.threads_per_block, slot)
+        threads = plan.threads_per_block
         self.thread = as_dtype(slot % threads, "int32")
-        self.first_row = slot // threads * int_const(plan.threads_per_block // self.shared, slot)
+        self.first_row = slot // threads * (plan.threads_per_block // self.shared)
         self.held = HeldIndices(holds=plan.stages > 1)
         #: Number of the thread's lane in the block, and of the thread in its lane.
-        self.lane, self.owner = (
-            self.held(part(self.thread, int_const(self.shared, "int32")))
-            for part in (tirx.floordiv, tirx.floormod)
-        )
+        self.lane = self.held(self.thread // self.shared)
+        self.owner = self.held(self.thread % self.shared)
         layout = walk_layout(plan, recurrence, split)
         left: Iterator[Region] = iter(())
         self._arrays: list[Var] = []
@@ -154,12 +152,11 @@ class WalkTiles:
         threads, total = self.plan.threads_per_block, rows * columns
 
         def of_round(r: Any) -> Any:
-            number = as_dtype(r, "int32") * int_const(threads, "int32") + self.thread
-            row = int_const(columns, "int32")
-            at = {outer: number // row, inner: number % row}
+            number = as_dtype(r, "int32") * threads + self.thread
+            at = {outer: number // columns, inner: number % columns}
             value = tirx.Cast("float32", halves.load(tile, part.index(**at)))
             store = wide.store(part.read.index(**at), value)
-            return when(number < int_const(total, "int32"), store) if total % threads else store
+            return when(number < total, store) if total % threads else store
 
         return loop("r", -(-total // threads), of_round, _UNROLLED)
 
@@ -170,7 +167,7 @@ class WalkTiles:
 
     def _time(self, tile: Any, step: Any) -> Any:
         dtype = tir.dtype_of(self.recurrence.time.var)
-        return as_dtype(tile, dtype) * int_const(self.steps, dtype) + as_dtype(step, dtype)
+        return as_dtype(tile, dtype) * self.steps + as_dtype(step, dtype)
 
     def _guarded(self, inside: Any, time: Any, stmt: Any) -> Any:
         return when(inside, stmt if self._whole else when(time < self.end, stmt))
@@ -192,7 +189,7 @@ class WalkTiles:
             lanes = decode_lanes(self.recurrence, self.first_row)
             lanes[-1] = lanes[-1] + as_dtype(lane, tir.dtype_of(lanes[-1]))
             return Replica(self.recurrence, lanes, unroll=True)
-        last = tirx.Max(rows - int_const(1, rows), tir.zero_like(rows))
+        last = tirx.Max(rows - 1, tir.zero_like(rows))
         lanes = decode_lanes(self.recurrence, tirx.Min(self._row(lane), last))
         return Replica(self.recurrence, lanes, unroll=True)
 
@@ -202,7 +199,7 @@ class WalkTiles:
         """The thread's items of the steps from ``start`` of the tile on, into its registers."""
         if not self.streams:
             return []
-        first = start + self.owner * int_const(self.plan.items_per_thread, "int32")
+        first = start + self.owner * self.plan.items_per_thread
         return [
             shared.take(
                 next(r for stream, r in parts if stream is part),
@@ -226,16 +223,15 @@ class WalkTiles:
         tile: Any,
         step: Any,
     ) -> Any:
-        owner = self.owner
-        width, pitch = self._width(part), int_const(part.pitch, "int32")
+        owner, width, pitch = self.owner, self._width(part), part.pitch
         if not part.along_time:
-            first = step * pitch + owner * int_const(self.states_each, "int32")
+            first = step * pitch + owner * self.states_each
             return shared.take(registers, tile, first, self.states_each, width)
         if k % width:
             return None
 
         def of_state(s: Any) -> Any:
-            row = s * int_const(self.shared, "int32") + owner
+            row = s * self.shared + owner
             value = shared.load(tile, row * pitch + step, width)
             return tirx.BufferStore(registers, value, [s, ramp(int_const(0, "int32"), width)])
 

@@ -53,7 +53,7 @@ def begin_ahead(buffers: int, fetch: Callable[[Any], Any], first: Any) -> Any:
     first : Expr
         Number of the first tile.
     """
-    parts = [[fetch(first + int_const(tile, first)), _commit()] for tile in range(buffers - 1)]
+    parts = [[fetch(first + tile), _commit()] for tile in range(buffers - 1)]
     return tir.seq([stmt for part in parts for stmt in part])
 
 
@@ -67,7 +67,7 @@ def next_tile(buffers: int, fetch: Callable[[Any], Any], tile: Any) -> Any:
     ahead = buffers - 1
     if ahead == 0:
         return fetch(tile)
-    return tir.seq([_wait(ahead - 1), all_wait(), fetch(tile + int_const(ahead, tile)), _commit()])
+    return tir.seq([_wait(ahead - 1), all_wait(), fetch(tile + ahead), _commit()])
 
 
 def _commit() -> Any:

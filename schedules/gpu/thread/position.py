@@ -9,7 +9,14 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.ir import Kernel, as_dtype, at_least_one, bound_loop, int_const
+from tvm_scan.schedules.common.ir import (
+    Kernel,
+    as_dtype,
+    at_least_one,
+    bound_loop,
+    int_const,
+    parts_of,
+)
 from tvm_scan.schedules.common.lanes import guard_of
 from tvm_scan.schedules.common.rows import Row
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
@@ -17,9 +24,7 @@ from tvm_scan.schedules.gpu.thread.plans import TreePlan
 
 def tile_count(recurrence: Recurrence, plan: TreePlan) -> Any:
     """Tiles of a lane."""
-    extent = recurrence.time.extent
-    tile = int_const(plan.tile, extent)
-    return tir.simplify((extent + tile - 1) // tile)
+    return parts_of(recurrence.time.extent, plan.tile)
 
 
 def lane_exists(
@@ -65,14 +70,13 @@ class ThreadPosition:
     @property
     def blocks(self) -> Any:
         """Groups of lanes that share a block."""
-        count = int_const(self.plan.lanes_per_block, self.rows)
-        return tir.simplify((self.rows + count - int_const(1, self.rows)) // count)
+        return parts_of(self.rows, self.plan.lanes_per_block)
 
     def row(self, group: Any) -> Any:
         """Number of the thread's lane in a group."""
         if self.lane is None:
             return group
-        first = group * int_const(self.plan.lanes_per_block, group)
+        first = group * self.plan.lanes_per_block
         return first + as_dtype(self.lane, tir.dtype_of(group))
 
     def grid(self, kernel: Kernel, blocks: Any, block: Var) -> Any:

@@ -52,7 +52,7 @@ class VectorAccess:
         *outer, last = indices
         one = int_const(1, last)
         if not self.forward:
-            last = last - int_const(self.lanes - 1, last)
+            last = last - (self.lanes - 1)
         return [*outer, tirx.Ramp(last, one, self.lanes)]
 
 

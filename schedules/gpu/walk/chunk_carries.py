@@ -64,9 +64,8 @@ def carries_of_states(phases: Phases, split: StateSplit, count: int) -> Any:
     """A thread per lane and state, for states that are split, all of one level."""
     recurrence, rows = phases.recurrence, phases.rows
     (elements,), carries = phases.elements, phases.carries
-    cells = int_const(split.states, rows)
     slot = tirx.Var("v_slot", tir.dtype_of(rows))
-    row, state = slot // cells, as_dtype(slot % cells, "int32")
+    row, state = slot // split.states, as_dtype(slot % split.states, "int32")
     replica = Replica(recurrence, decode_lanes(recurrence, row), unroll=True)
     registers = tir.VarMap()
     for old, dim in split.dims.items():
@@ -123,14 +122,14 @@ def carries_of_states(phases: Phases, split: StateSplit, count: int) -> Any:
     def kernel(inside: Any) -> Kernel:
         return phases.scan_kernel(0, when(inside, body), allocs, has_outputs=False)
 
-    return threads_over(kernel, slot, tir.simplify(rows * cells), _THREADS)
+    return threads_over(kernel, slot, tir.simplify(rows * split.states), _THREADS)
 
 
 def _in_batches(count: int, ahead: int, fetch: Any, pass_on: Any) -> Any:
     """``fetch(u, chunk)`` for some chunks, then ``pass_on(u, chunk)`` for them, and so on."""
 
     def batch(number: Any, size: int) -> Any:
-        first = number * int_const(ahead, "int32")
+        first = number * ahead
 
         def each(make: Any) -> Any:
             return loop("u", size, lambda u: make(u, first + u), _UNROLLED)

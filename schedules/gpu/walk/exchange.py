@@ -151,15 +151,15 @@ class SharedItems:
     def __init__(self, part: Items, region: Region, tiles: WalkTiles) -> None:
         self.part, self.region = part, region
         # What is held is a number of vectors, so that TVM sees that their cells are aligned.
-        unit, pitch = int_const(part.unit, "int32"), int_const(part.pitch // part.unit, "int32")
-        lane = tiles.thread - tiles.thread % int_const(tiles.shared, "int32")
-        owner = tiles.thread % int_const(tiles.shared, "int32")
+        unit, pitch = part.unit, part.pitch // part.unit
+        lane = tiles.thread - tiles.thread % tiles.shared
+        owner = tiles.thread % tiles.shared
         self._mine = tiles.held(tiles.thread) * unit
         self._theirs = tiles.held(lane + owner * pitch if part.owners > 1 else lane) * unit
 
     def leave(self, registers: Var, owner: int = 0) -> Any:
         """The thread's items for an owner; ``registers`` has those of all owners in a row."""
-        first = self._mine + int_const(owner * self.part.pitch, "int32")
+        first = self._mine + owner * self.part.pitch
 
         def of_unit(item: int, at: list[Any]) -> Any:
             taken = int_const(owner * self.part.items + item, "int32")
@@ -170,7 +170,7 @@ class SharedItems:
 
     def take(self, registers: Var, thread: Any) -> Any:
         """Items of a thread of the lane into registers: those for this thread, if each has some."""
-        first = self._theirs + as_dtype(thread, "int32") * int_const(self.part.unit, "int32")
+        first = self._theirs + as_dtype(thread, "int32") * self.part.unit
 
         def of_unit(item: int, at: list[Any]) -> Any:
             value = tirx.BufferLoad(self.region.memory, at)
@@ -183,7 +183,7 @@ class SharedItems:
     def _units(self, first: Any, make: Any) -> Any:
         part, stmts = self.part, []
         for item in range(0, part.items, part.unit):
-            (at,) = self.region.at(first + int_const(item * part.threads, "int32"))
+            (at,) = self.region.at(first + item * part.threads)
             stmts.append(make(item, [ramp(at, part.unit)]))
         return hidden(tir.seq(stmts))
 

@@ -104,7 +104,7 @@ class OwnerSums:
         if self._shared:
             return self._read()
         stmts = []
-        mine = tirx.EQ(self.owner // int_const(self.together, self.owner), block)
+        mine = tirx.EQ(self.owner // self.together, block)
         for part, result in zip(self._parts, self.results, strict=True):
             for k in range(self.items):
                 distance = self.together

@@ -11,7 +11,7 @@ from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.ir import each, int_const, local
+from tvm_scan.schedules.common.ir import each, local
 from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.state_split import StateSplit
@@ -178,7 +178,7 @@ class WalkRegisters:
 
     def state(self, s: Any) -> Any:
         """Number in the lane of the thread's state ``s``."""
-        return self.owner * int_const(self.states_each, "int32") + s
+        return self.owner * self.states_each + s
 
     def for_cells(self, old: Var, make: Any) -> Any:
         """``make(register, cell)`` for every cell of a register array."""

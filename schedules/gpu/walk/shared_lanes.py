@@ -31,6 +31,7 @@ from tvm_scan.schedules.common.ir import (
     for_one_block,
     int_const,
     loop,
+    parts_of,
     threads_over,
     when,
 )
@@ -66,13 +67,12 @@ class SharedThreads:
 
     def __init__(self, recurrence: Recurrence, plan: WalkPlan) -> None:
         rows = lane_count(recurrence)
-        self.count = tir.simplify(rows * int_const(plan.threads_per_lane, rows))
+        self.count = tir.simplify(rows * plan.threads_per_lane)
         self.slot = tirx.Var("v_slot", tir.dtype_of(rows))
-        threads = int_const(plan.threads_per_lane, self.slot)
         # Every thread takes part in the shuffles: those beyond the last lane repeat it.
-        last = tirx.Max(rows - int_const(1, rows), tir.zero_like(rows))
-        self.row = tirx.Min(self.slot // threads, last)
-        self.owner = as_dtype(self.slot % threads, "int32")
+        last = tirx.Max(rows - 1, tir.zero_like(rows))
+        self.row = tirx.Min(self.slot // plan.threads_per_lane, last)
+        self.owner = as_dtype(self.slot % plan.threads_per_lane, "int32")
         self.lanes = decode_lanes(recurrence, self.row)
         self.any_lane = tir.simplify(rows > tir.zero_like(rows))
 
@@ -83,8 +83,7 @@ class Walk(WalkRegisters):
     def code(self, inside: Any, any_lane: Any) -> Any:
         """All of a lane; see ``run``."""
         r = self.recurrence
-        unit = int_const(self.unit, r.time.extent)
-        units = tir.simplify((r.time.extent + unit - 1) // unit)
+        units = parts_of(r.time.extent, self.unit)
         ends = when(inside, self.part(r.finish)) if r.finish is not None else None
         first = tir.zero_like(units)
         return self.run(inside, any_lane, self.part(r.start), first, units, ends)
@@ -113,14 +112,14 @@ class Walk(WalkRegisters):
         """
         extent = self.recurrence.time.extent
         dtype, items = tir.dtype_of(extent), self.plan.items_per_thread
-        together = int_const(self.plan.threads_per_lane * items, extent)
-        in_tile = self.tiles.steps // (self.plan.threads_per_lane * items)
+        together = self.plan.threads_per_lane * items
+        in_tile = self.tiles.steps // together
 
         def group(number: Any, tile: Any, within: Any) -> Any:
             """All steps of a group; ``within`` is its number in the tile."""
             time = number * together
-            mine = time + as_dtype(self.owner, dtype) * int_const(items, extent)
-            start = within * int_const(self.plan.threads_per_lane * items, "int32")
+            mine = time + as_dtype(self.owner, dtype) * items
+            start = within * together
 
             def steps(in_steps: bool) -> Any:
                 return tir.seq(
@@ -137,7 +136,7 @@ class Walk(WalkRegisters):
 
         def of_tile(tile: Any) -> Any:
             def of_group(g: Any) -> Any:
-                number = tile * int_const(in_tile, tile) + as_dtype(g, dtype)
+                number = tile * in_tile + as_dtype(g, dtype)
                 return group(number, tile, as_dtype(g, "int32"))
 
             return tir.seq([self.tiles.load(tile), loop("g", in_tile, of_group)])
@@ -166,10 +165,7 @@ class Walk(WalkRegisters):
     def _items(self, first: Any, make: Any, step: int = 1) -> list[Any]:
         """``make(item, time)`` for the steps from ``first`` on, every ``step``-th, that exist."""
         count = self.plan.items_per_thread
-        steps = [
-            (make(int_const(k, "int32"), first + int_const(k, first)), first + int_const(k, first))
-            for k in range(0, count, step)
-        ]
+        steps = [(make(int_const(k, "int32"), first + k), first + k) for k in range(0, count, step)]
         if (tir.as_int(self.recurrence.time.extent) or 1) % count == 0:
             # All steps of a thread exist, or none of them.
             return [when(self._valid(first), tir.seq([stmt for stmt, _ in steps]))]
@@ -222,8 +218,8 @@ class Walk(WalkRegisters):
         items, together = self.plan.items_per_thread, self.sums.together
 
         def of_owner(q: Any, u: int) -> Any:
-            start = first + as_dtype(q, tir.dtype_of(first)) * int_const(items, first)
-            first_step = within + as_dtype(q, "int32") * int_const(items, "int32")
+            start = first + as_dtype(q, tir.dtype_of(first)) * items
+            first_step = within + as_dtype(q, "int32") * items
 
             def of_item(item: Any, time: Any) -> Any:
                 k = int(item)
@@ -236,7 +232,7 @@ class Walk(WalkRegisters):
         def of_owners(block: Any) -> Any:
             stmts: list[Any] = []
             for u in range(together):
-                q = block * int_const(together, block) + int_const(u, block)
+                q = block * together + u
                 stmts.append(of_owner(q, u))
                 stmts += self.sums.exchanged(u + 1)
             return tir.seq([*stmts, *self.sums.totals(block)])

@@ -8,7 +8,7 @@ from tvm import tirx
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.ir import as_dtype, int_const
+from tvm_scan.schedules.common.ir import as_dtype, int_const, parts_of
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_steps
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ class TimeCut:
             self.count = max(1, -(-known // (units * self.steps)))
             self.length: Any = int_const(units * self.steps, extent)
         else:
-            whole = int_const(self.steps * plan.chunks, extent)
-            units = (extent + whole - int_const(1, extent)) // whole
-            self.length = tir.simplify(units * int_const(self.steps, extent))
+            whole = self.steps * plan.chunks
+            units = (extent + whole - 1) // whole
+            self.length = tir.simplify(units * self.steps)
 
     def first(self, chunk: Any) -> Any:
         """The first step of a chunk."""
@@ -57,7 +57,5 @@ class TimeCut:
 
     def units(self, chunk: Any, unit: int, *, not_last: bool = False) -> tuple[Any, Any]:
         """The first unit of ``unit`` steps of a chunk, and how many it has."""
-        size = int_const(unit, self.extent)
         steps = self.steps_of(chunk, not_last=not_last)
-        count = (steps + size - int_const(1, size)) // size
-        return tir.simplify(self.first(chunk) // size), tir.simplify(count)
+        return tir.simplify(self.first(chunk) // unit), parts_of(steps, unit)

@@ -69,8 +69,8 @@ class WarpTree(BlockTree):
     def allocate(self) -> None:
         """Registers, and the warps' totals if there are several."""
         self.warps = self.threads // WARP
-        self.lane_in_warp = self.thread % int_const(WARP, self.thread)
-        self.warp = self.thread // int_const(WARP, self.thread)
+        self.lane_in_warp = self.thread % WARP
+        self.warp = self.thread // WARP
         self.left = self.keep("left", [], "local")
         if self.warps > 1:
             self.shared = self.keep("warps", [*self.row.lead, 2, self.warps], "shared")
@@ -108,9 +108,9 @@ class WarpTree(BlockTree):
         stmts += self._exclusive(mine, left)
         stmts += self._scan_totals(level, total, number)
         # The totals of the warps before this one; the first warp has none, and asks for any.
-        one = int_const(1, self.warp)
-        stmts.append(self._shuffle(left, sums, "", tirx.Max(self.warp - one, one - one)))
-        after_first = self.warp > tir.zero_like(self.warp)
+        none = tir.zero_like(self.warp)
+        stmts.append(self._shuffle(left, sums, "", tirx.Max(self.warp - 1, none)))
+        after_first = self.warp > none
         stmts.append(self._combine(left, mine, after_first))
         return stmts
 
@@ -217,7 +217,7 @@ class WarpTree(BlockTree):
         """Every warp scans the totals of all of them, the last of which is the block's."""
         sums = self.sums[level]
         # Threads beyond the warps' number repeat totals that nobody asks them for.
-        warp = self.lane_in_warp % int_const(self.warps, self.lane_in_warp)
+        warp = self.lane_in_warp % self.warps
         return [
             all_wait(),
             hidden(self.replica.copy(sums, [], self.shared[level], self._at(number, warp))),
@@ -234,7 +234,7 @@ class WarpTree(BlockTree):
             distance = 1
             while distance < count:
                 stmts.append(self._shuffle(left, mine, "_up", distance))
-                reached = self.lane_in_warp >= int_const(distance, self.lane_in_warp)
+                reached = self.lane_in_warp >= distance
                 stmts.append(self._combine(left, mine, reached, formulas))
                 distance *= 2
             return tir.seq(stmts)
