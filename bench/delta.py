@@ -22,7 +22,7 @@ from tvm.target import Target
 import tvm_scan.torch as ts
 from bench import delta_vllm
 from bench.answers import close
-from bench.delta_peers import c_calls, onnxruntime_call, transformers_rules
+from bench.delta_peers import c_calls, onnxruntime_call, peak, transformers_rules
 from bench.memory import peak_bytes
 from bench.timing import GAP, Times, interleaved, machine
 
@@ -215,6 +215,7 @@ def main(argv: list[str] | None = None) -> int:
         about = machine(Target.from_device("cpu")) | {"torch": torch.__version__}
         few = {"case": str(FEW), "ms": threads}
         result = {"machine": about, "rows": rows, "few": few, "missing": missing}
+        result["peak"] = peak()
         args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return 0
 

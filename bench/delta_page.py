@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from bench.origin import origin
@@ -32,6 +33,8 @@ def tables(result: dict[str, Any]) -> str:
     for row in peaks:
         cells = (_megabytes(row["peak"].get(way)) for way in ("tvm_scan", "transformers"))
         lines.append(f"| {row['case']} | " + " | ".join(cells) + " |")
+    if result.get("peak"):
+        lines += ["", *_bounds(result)]
     few = result["few"]
     if few["ms"]:
         times = ", ".join(f"{count} {ms:.1f} ms" for count, ms in few["ms"].items())
@@ -46,6 +49,29 @@ def _table(rows: list[dict[str, Any]], kind: str) -> list[str]:
         ours = row[kind]["tvm_scan"]["ms"]
         cells = [_cell(row[kind].get(way), ours, way) for way in ways]
         lines.append(f"| {row['case']} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _bounds(result: dict[str, Any]) -> list[str]:
+    """What the processor's products with a sum leave possible."""
+    lines = [
+        f"Registers alone do {result['peak']:.0f} billion products with a sum a second in this "
+        "run, on all cores. A cell of a state takes 3 of them in a step forward in any form (what "
+        "the step reads of it, what it writes, what the query reads), and 11 forward and backward "
+        "in the form that runs here. So no code with exact float32 products takes less than:",
+        "",
+        "| case | ms | tvm_scan | onnxruntime at most | transformers at most |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for kind, count in (("forward", 3), ("backward", 11)):
+        for row in result["rows"]:
+            values, length, size = (int(n) for n in re.findall(r"(\d+)(?= x|$| \()", row["case"]))
+            if kind not in row or length == 1:
+                continue
+            least = count * values * length * size * size / result["peak"] * 1e-6
+            found = (row[kind].get(way) for way in ("tvm_scan", "onnxruntime", "transformers"))
+            ratios = " | ".join(f"{t['ms'] / least:.2f}" if t else "" for t in found)
+            lines.append(f"| {row['case']}, {kind} | {least:.3g} | {ratios} |")
     return lines
 
 

@@ -24,13 +24,14 @@ from torch import Tensor
 
 from bench.onnxruntime_call import is_installed, operator_call
 
-__all__ = ["c_calls", "onnxruntime_call", "transformers_rules"]
+__all__ = ["c_calls", "onnxruntime_call", "peak", "transformers_rules"]
 
 #: Called with the tensors of a case; outputs, and the states after time.
 Rule = Callable[..., tuple[Tensor, Tensor]]
 
 _C = """
 #include <string.h>
+#include <omp.h>
 typedef float vec __attribute__((vector_size(64), aligned(4)));
 
 /* G value heads share a head of q and k; all arrays are (length, heads, .). */
@@ -88,6 +89,27 @@ void tiles(long T, long H, long G, long K, long V, float scale, const float* q, 
     for (long i = 0; i < K; ++i) memcpy(last + (h * K + i) * V + c, S[i], 256);
   }
 }
+
+/* Billions of products with a sum a second, all threads together, out of registers. */
+double peak(long rounds, float* used)
+{
+  double seconds = 0, total = 0;
+  #pragma omp parallel reduction(max : seconds) reduction(+ : total)
+  {
+    vec a[12], x, y;
+    for (int j = 0; j < 16; ++j) x[j] = 0.999f, y[j] = 1e-3f;
+    for (int i = 0; i < 12; ++i) a[i] = y * (float)i;
+    #pragma omp barrier
+    const double start = omp_get_wtime();
+    for (long n = 0; n < rounds; ++n)
+      for (int i = 0; i < 12; ++i) a[i] = a[i] * x + y;
+    seconds = omp_get_wtime() - start;
+    for (int i = 1; i < 12; ++i) a[0] += a[i];
+    memcpy(used + 16 * omp_get_thread_num(), a, 64);
+    total = rounds * 12.0 * 16.0;
+  }
+  return total / seconds * 1e-9;
+}
 """
 
 
@@ -127,6 +149,17 @@ def c_calls(tensors: Mapping[str, Tensor]) -> dict[str, Callable[[], tuple[Tenso
     if columns % 64 == 0:
         calls["tiles in C"] = call(library.tiles)
     return calls
+
+
+def peak() -> float | None:
+    """Billions of products with a sum a second on all cores; None without gcc."""
+    library = _library()
+    if library is None:
+        return None
+    library.peak.restype = ctypes.c_double
+    used = torch.empty(16 * 1024)  # or it would compute nothing
+    pointer = ctypes.c_void_p(used.data_ptr())
+    return max(library.peak(ctypes.c_long(20_000_000), pointer) for _ in range(3))
 
 
 def onnxruntime_call(

@@ -451,11 +451,14 @@ def test_bad_arguments(changes, message):
         wrong(**changes)
 
 
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("offsets", [[0, 3, 2, 4], [1, 4], [0, 3], [0, 5], [-1, 4]])
-def test_bad_offsets(offsets):
-    given, _ = inputs_of("delta_rule", 4, batch=1)
-    with pytest.raises(ValueError, match=r"expected cu_seqlens rising from 0 to 4, got \["):
-        call("delta_rule", given, cu_seqlens=torch.tensor(offsets))
+def test_bad_offsets(name, offsets):
+    """The error has the name of the function that was called."""
+    given, _ = inputs_of(name, 4, batch=1)
+    found = rf"^tvm_scan.torch.{name}: expected cu_seqlens rising from 0 to 4, got \["
+    with pytest.raises(ValueError, match=found):
+        call(name, given, cu_seqlens=torch.tensor(offsets))
 
 
 def test_many_steps():

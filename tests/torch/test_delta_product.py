@@ -102,3 +102,10 @@ def test_errors():
         ts.gated_delta_product(**{**given, "num_householder": 3})
     with pytest.raises(ValueError, match="num_householder of at least 1, got 0"):
         ts.gated_delta_product(**{**given, "num_householder": 0})
+    row = {n: t[:1] if isinstance(t, torch.Tensor) else t for n, t in given.items()}
+    # In tokens, as they are given.
+    with pytest.raises(
+        ValueError,
+        match=r"gated_delta_product: expected cu_seqlens rising from 0 to 4, got \[0, 5\]",
+    ):
+        ts.gated_delta_product(**row, cu_seqlens=torch.tensor([0, 5]))

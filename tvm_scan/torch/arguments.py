@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.kernels.devices import has_kernels
+from tvm_scan.torch.private import is_mapped, is_watched
 
 #: Dtypes without recurrences of their own.
 SMALL_INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16)
@@ -91,6 +92,16 @@ def check_offsets(owner: str, offsets: Tensor, length: int) -> None:
     fits = bool(values) and rises and values[0] == 0 and values[-1] == length
     fix = "give the start of every sequence, and the length"
     check(fits, owner, f"cu_seqlens rising from 0 to {length}", values, fix)
+
+
+def offsets_of(owner: str, cu_seqlens: Tensor, length: int) -> Tensor:
+    """Return offsets of packed sequences in int64, checked where their values can be asked."""
+    offsets = cu_seqlens.to(torch.int64)
+    # Not without waiting for a GPU, and not at all while a program is traced.
+    asked = offsets.is_cpu and not torch.compiler.is_compiling()
+    if asked and not is_watched() and not is_mapped(offsets):
+        check_offsets(owner, offsets, length)
+    return offsets
 
 
 def axis_of(owner: str, x: Tensor, dim: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.arguments import check, wide_dtype
+from tvm_scan.torch.arguments import check, offsets_of, wide_dtype
 from tvm_scan.torch.kernels.cache import converted
 from tvm_scan.torch.ops.delta import delta_scan, delta_step
 from tvm_scan.torch.ops.delta_tensors import DeltaTensors
@@ -107,7 +107,7 @@ class DeltaCall:
             expected = f"initial_state of shape {shape}"
             check(False, self.owner, expected, tuple(state.shape), "reshape it")
         self.shape, self.initial, self.v_first = shape, state, v_first
-        self.offsets = None if offsets is None else offsets.to(torch.int64)
+        self.offsets = None if offsets is None else offsets_of(self.owner, offsets, length)
 
     def run(self, wants_state: bool, in_place: bool) -> tuple[Tensor, Tensor | None]:
         """Return the outputs, and the states after time where they are wanted."""

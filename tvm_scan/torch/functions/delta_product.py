@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tvm_scan.torch.arguments import check
+from tvm_scan.torch.arguments import check, offsets_of
 from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.functions.delta_call import DeltaCall
 
@@ -83,7 +82,7 @@ def gated_delta_product(
     if g is not None:
         call.gate(F.pad(g.unsqueeze(2), (0, 0, 0, n - 1)).flatten(1, 2))
     # Offsets in steps may need more bits than those in tokens.
-    offsets = None if cu_seqlens is None else n * cu_seqlens.to(torch.int64)
+    offsets = None if cu_seqlens is None else n * offsets_of(owner, cu_seqlens, length)
     call.between(initial_state, offsets, state_v_first)
     out, last = call.run(output_final_state, False)
     return out[:, n - 1 :: n], last

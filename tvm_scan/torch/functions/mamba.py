@@ -9,11 +9,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tvm_scan.torch.arguments import check, check_offsets, wide_of
+from tvm_scan.torch.arguments import check, offsets_of, wide_of
 from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.ops.selective import selective_scan_grouped
 from tvm_scan.torch.ops.selective_tensors import SelectiveTensors
-from tvm_scan.torch.private import is_mapped
 
 
 @checked
@@ -181,10 +180,7 @@ def with_packed(
         return reset
     batch, length = shape
     check(batch == 1, owner, "one row of packed sequences", tuple(shape), "pack them")
-    offsets = cu_seqlens.to(torch.int64)
-    # Values cannot be asked without waiting for a GPU, and not at all while a program is traced.
-    if offsets.is_cpu and not torch.compiler.is_compiling() and not is_mapped(offsets):
-        check_offsets(owner, offsets, length)
+    offsets = offsets_of(owner, cu_seqlens, length)
     # One entry more than there are steps: a sequence that is empty has no first or last one. The
     # scan itself begins with the first sequence (or the last), whose state may be given.
     mask = torch.zeros((1, length + 1), dtype=torch.bool, device=offsets.device)

@@ -21,6 +21,9 @@ import torch
 #: TVM declares buffers as aligned to this many bytes and uses it in vector loads.
 ALIGNMENT = 64
 
+#: A large page, the advice to have some, and bytes of a tensor for which they pay.
+_PAGE, _HUGEPAGE, _LARGE = 2 << 20, 14, 8 << 20
+
 _loaded: set[str] = set()
 # In a forked child the workers of TVM's thread pool do not exist, and a kernel that waits for
 # them waits for ever. The pool is one per calling thread, so there a new thread does the calls.
@@ -92,12 +95,26 @@ if hasattr(os, "register_at_fork"):
 def aligned_empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Allocate a contiguous tensor that starts at a multiple of the alignment."""
     tensor = torch.empty(shape, dtype=dtype, device=device)
+    if device.type == "cpu" and tensor.nbytes >= _LARGE and sys.platform == "linux":
+        _ask_for_large_pages(tensor)
     if tensor.data_ptr() % ALIGNMENT == 0:
         return tensor
     extra = ALIGNMENT // tensor.element_size()
     flat = torch.empty(tensor.numel() + extra, dtype=dtype, device=device)
     skip = (-flat.data_ptr() % ALIGNMENT) // tensor.element_size()
     return flat[skip : skip + tensor.numel()].view(tuple(shape))
+
+
+def _ask_for_large_pages(tensor: torch.Tensor) -> None:
+    """Advise Linux to have what is new of a tensor's memory in pages of 2 MB.
+
+    The first access to each page waits for its zeros, those of 4 KB one by one (outputs of 32 MB
+    on a Zen 4: 8193 times, a quarter of 2048 steps of 32 x 128 x 128 of a delta rule).
+    """
+    start, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    start, stop = -(-start // _PAGE) * _PAGE, stop // _PAGE * _PAGE
+    # What it returns is nothing to act on: without such pages there are others.
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), _HUGEPAGE)
 
 
 def prepared(tensor: torch.Tensor) -> torch.Tensor:
