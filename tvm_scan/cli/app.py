@@ -87,6 +87,9 @@ def _complete(ctx: typer.Context, param: typer.CallbackParam, shell: str) -> str
     return str(does(ctx, param, shell))
 
 
+_SHELL: dict[str, Any] = {"metavar": "SHELL", "callback": _complete, "is_eager": True}
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="show tracebacks")] = False,
@@ -98,21 +101,13 @@ def options(
         str,
         typer.Option(
             "--install-completion",
-            metavar="SHELL",
             help="teach bash, zsh, fish or powershell to complete commands and options",
-            callback=_complete,
-            is_eager=True,
+            **_SHELL,
         ),
     ] = "",
     _show: Annotated[
         str,
-        typer.Option(
-            "--show-completion",
-            metavar="SHELL",
-            help="print what --install-completion adds",
-            callback=_complete,
-            is_eager=True,
-        ),
+        typer.Option("--show-completion", help="print what --install-completion adds", **_SHELL),
     ] = "",
 ) -> None:
     """Turn sequential TensorIR recurrences into parallel scans."""

@@ -75,12 +75,9 @@ class Neighbours:
         self._mod, self._fused = mod, fused
         self._known: dict[int, tuple[Any, Neighbour | None]] = {}
 
-    def function(self, call: relax.Call) -> tirx.PrimFunc | None:
-        """The function that is called."""
-        return self._function(call, self._mod)
-
-    def _function(self, call: relax.Call, mod: IRModule) -> tirx.PrimFunc | None:
-        callee = call.args[0]
+    def function(self, call: relax.Call, mod: IRModule | None = None) -> tirx.PrimFunc | None:
+        """The function that is called, in another module where one is given."""
+        callee, mod = call.args[0], self._mod if mod is None else mod
         if not isinstance(callee, GlobalVar) or len(call.args) > 2:
             return None
         func = self._fused.get(str(callee.name_hint)) if mod.same_as(self._mod) else None
@@ -103,7 +100,7 @@ class Neighbours:
             if legal is None:
                 return None
             call, mod = legal
-        callee, func = call.args[0], self._function(call, mod)
+        callee, func = call.args[0], self.function(call, mod)
         if func is None:
             return None
         if isinstance(call.ty, relax.TupleType) or (func.attrs or {}).get(IS_SCHEDULED, False):

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.declare.operator import operator
-from tvm_scan.torch.kernels.cache import run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty
 from tvm_scan.torch.ops.affine import affine_scan, first, shifted
 from tvm_scan.torch.ops.direct import run_direct
 from tvm_scan.torch.ops.extremum import running_maximum
-from tvm_scan.torch.ops.frame import frame_of, framed_kernel, run_framed
+from tvm_scan.torch.ops.frame import framed_kernel, run_framed
 
 #: The kernel of a cumulative sum or product.
 cumulative_spec = framed_kernel("cumulative", "op", "reverse", "exclusive")
@@ -37,9 +36,7 @@ def cumulative(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
         emit = "exclusive" if exclusive else "inclusive"
         return affine_scan(x, torch.zeros_like(x), start, None, emit, reverse)
     if x.numel():
-        sizes, time_last, shape = frame_of(x.shape)
-        spec = cumulative_spec(x.dtype, op, reverse, exclusive, time_last)
-        run_kernel(spec, sizes, x.reshape(shape), out.view(shape))
+        run_framed("cumulative", x, (x, out), op=op, reverse=reverse, exclusive=exclusive)
     return out
 
 

@@ -50,12 +50,9 @@ def step_scan(
             last.copy_(init)
         return out
     spec = _spec(tuple([t.dtype for t in tensors]), graph, carries, prefix, reverse, time_last)
-    small = [t.reshape(sizes[:2]) for t in (*inits, *out[: len(inits)])]
-    large = [t.reshape(shape) for t in (*tensors[len(inits) :], *out[len(inits) :])]
-    starts, lasts = small[: len(inits)], small[len(inits) :]
-    count = len(tensors) - len(inits)
-    arguments = (*starts, *large[:count], *lasts, *large[count:])
-    run_kernel(spec, sizes, *arguments)
+    # States have no time.
+    arrays = (t.reshape(shape if t.dim() == 3 else sizes[:2]) for t in (*tensors, *out))
+    run_kernel(spec, sizes, *arrays)
     return out
 
 
