@@ -81,7 +81,7 @@ def repeated(
                     result = function(*arguments, **named)
                 ways[key] = way_of(gathered, values, result)
                 return result
-            if not isinstance(way, Way):
+            if not callable(way):
                 return function(*arguments, **named)
             if (last := _shortcut(way, values, names)) is not None:
                 recent[:] = [last, *recent[: _RECENT - 1]]
