@@ -85,7 +85,7 @@ def repeated(
                 return function(*arguments, **named)
             if (last := _shortcut(way, values, names)) is not None:
                 recent[:] = [last, *recent[: _RECENT - 1]]
-            return way(values)  # type: ignore[no-any-return]
+            return way(values)  # type: ignore[return-value]
 
         return call
 
