@@ -3,6 +3,9 @@
 What torch's allocator hands out is counted by its profiler, inside our operators, too.
 """
 
+import re
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -142,3 +145,21 @@ def test_matrix_states_leave_no_history(name, order):
 
     # Of some forty sequences of features at most, each a 64th of the history.
     assert growth(make, order) < 0.7 * features * features * 4
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").is_file(), reason="Linux tells of its pages")
+def test_large_outputs_ask_for_large_pages():
+    """By the operator, by the way of a call alone, and by that of a call that is repeated."""
+    x, v = torch.ones(4, 1 << 20), torch.ones(1, 1 << 15, 1, 64)
+    rule = (v[..., :1], v[..., :1], v, v[..., 0])
+    for call in (
+        lambda: ts.cumsum(x, 1),
+        *[lambda: ts.delta_rule(*rule)[0]] * 3,
+        lambda: ts.linear_recurrence(x, x),
+    ):
+        y = call()
+        inside = y.data_ptr() + (4 << 20)
+        for area in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
+            start, stop = (int(end, 16) for end in area.split(" ", 1)[0].split("-"))
+            if start <= inside < stop:
+                assert " hg" in area.split("VmFlags:")[1]

@@ -24,13 +24,13 @@ def step(seed=0, **changes):
 def ways(monkeypatch):
     """What is asked of the remembered signatures: the ways that were taken."""
     taken = []
-    run = remembered.Way.__call__
+    run = remembered.launch
 
-    def watched(self, values):
-        taken.append(self)
-        return run(self, values)
+    def watched(*call):
+        taken.append(call)
+        run(*call)
 
-    monkeypatch.setattr(remembered.Way, "__call__", watched)
+    monkeypatch.setattr(remembered, "launch", watched)
     return taken
 
 

@@ -81,11 +81,11 @@ def repeated(
                     result = function(*arguments, **named)
                 ways[key] = way_of(gathered, values, result)
                 return result
-            if not isinstance(way, Way):
+            if not callable(way):
                 return function(*arguments, **named)
             if (last := _shortcut(way, values, names)) is not None:
                 recent[:] = [last, *recent[: _RECENT - 1]]
-            return way(values)  # type: ignore[no-any-return]
+            return way(values)  # type: ignore[return-value]
 
         return call
 
@@ -97,7 +97,6 @@ def _shortcut(way: Way, values: Sequence[Any], names: tuple[str, ...]) -> _Short
 
     It returns None, and does nothing, unless the tensors differ from those of the signature in
     their values alone, and all else is the same. There is none where two arguments are one tensor.
-    It is called with cold caches, in which every object and frame of Python counts.
     """
     indices = [n for n, value in enumerate(values) if isinstance(value, Tensor)]
     if len({id(values[n]) for n in indices}) < len(indices):
@@ -107,17 +106,17 @@ def _shortcut(way: Way, values: Sequence[Any], names: tuple[str, ...]) -> _Short
     constants, alike, count = others(values), tensor_check(tensors(values)), len(values)
     kinds, address = tuple(map(type, constants)), Tensor.data_ptr
 
-    def shortcut(given: Sequence[Any], named: tuple[str, ...]) -> Any:
-        if named != names or len(given) != count:
+    def shortcut(passed: Sequence[Any], named: tuple[str, ...]) -> Any:
+        if named != names or len(passed) != count:
             return None
-        same = others(given)
+        same = others(passed)
         # The types first: a tensor would compare its cells with a constant.
         if tuple(map(type, same)) != kinds or same != constants:
             return None
-        passed = tensors(given)
-        if not alike(*passed) or functools.reduce(or_, map(address, passed), 0) % ALIGNMENT:
+        operands = tensors(passed)
+        if not alike(*operands) or functools.reduce(or_, map(address, operands), 0) % ALIGNMENT:
             return None
-        return way(given)
+        return way(passed)
 
     return shortcut
 

@@ -21,8 +21,8 @@ import torch
 #: TVM declares buffers as aligned to this many bytes and uses it in vector loads.
 ALIGNMENT = 64
 
-#: A large page, the advice to have some, and bytes of a tensor for which they pay.
-_PAGE, _HUGEPAGE, _LARGE = 2 << 20, 14, 8 << 20
+#: Bytes of a tensor from which on large pages pay; one, and Linux's number of the advice.
+LARGE, _PAGE, _HUGEPAGE = 8 << 20, 2 << 20, 14
 
 _loaded: set[str] = set()
 # In a forked child the workers of TVM's thread pool do not exist, and a kernel that waits for
@@ -95,7 +95,7 @@ if hasattr(os, "register_at_fork"):
 def aligned_empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Allocate a contiguous tensor that starts at a multiple of the alignment."""
     tensor = torch.empty(shape, dtype=dtype, device=device)
-    if device.type == "cpu" and tensor.nbytes >= _LARGE and sys.platform == "linux":
+    if device.type == "cpu" and tensor.nbytes >= LARGE and sys.platform == "linux":
         _ask_for_large_pages(tensor)
     if tensor.data_ptr() % ALIGNMENT == 0:
         return tensor

@@ -19,7 +19,7 @@ from tvm_scan.torch.declare.dispatch import sees_nothing
 from tvm_scan.torch.kernels import devices, runtime
 from tvm_scan.torch.kernels.cache import call_key, kernel_at
 from tvm_scan.torch.kernels.devices import CPU
-from tvm_scan.torch.kernels.runtime import ALIGNMENT, compact_strides
+from tvm_scan.torch.kernels.runtime import ALIGNMENT, LARGE, aligned_empty, compact_strides
 from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.ops.frame import frame_of
 
@@ -90,7 +90,7 @@ def run_direct(
         if tensor.requires_grad:
             tensor = tensor.detach()
         arrays.append(tensor if frame is None else tensor.view(frame))
-    out = _empty_like(x)
+    out = _empty_like(x) if x.nbytes < LARGE else aligned_empty(shape, dtype, x.device)
     if out.data_ptr() % ALIGNMENT:
         return None
     kernel_at(kernel).call(*arrays, out if frame is None else out.view(frame))
