@@ -4,7 +4,9 @@ Each case is one interleaved run in one process: the default plan, the sequentia
 of the space take turns, each woken by an untimed call; the least of each counts. Regret is the
 default's time over the best. Cases that look bad are timed a second time, alone with the best.
 
-    python -m bench.regret [--quick] [--cases N] [--seed N] [--json bench/results/regret.json]
+    python -m bench.regret [--cases N] [--seed N] [--add] [--json bench/results/regret.json]
+
+A long run in pieces: each with a seed of its own and ``--add``, which adds its cases to the file's.
 """
 
 from __future__ import annotations
@@ -189,10 +191,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.6, help="of timing for each case")
     parser.add_argument("--target", help="a CPU target as JSON (default: this machine)")
     parser.add_argument("--json", type=Path, help="where to write the result")
+    parser.add_argument("--add", action="store_true", help="to the cases that the JSON file has")
     parser.add_argument("--all", type=Path, help="where to add every time, a line for each case")
     args = parser.parse_args(argv)
     target = host_target() if args.target is None else as_target(_target(args.target), "regret")
     assert target is not None
+    before = _before(args.json, target) if args.add and args.json else {"seeds": [], "rows": []}
     rng = random.Random(args.seed)
     cases = [random_case(rng) for _ in range(args.cases)]
     if args.quick:
@@ -214,6 +218,7 @@ def main(argv: list[str] | None = None) -> int:
             with args.all.open("a", encoding="utf-8") as lines:
                 seconds = {str(plan): value for plan, value in times.items()}
                 lines.write(json.dumps({**asdict(case), "seconds": seconds}) + "\n")
+    rows = [*(Row(**row) for row in before["rows"]), *rows]
     found = summary(rows)
     print(
         f"regret: geometric mean {found['geometric_mean']:.3f}, worst {found['worst']:.2f}, "
@@ -226,12 +231,24 @@ def main(argv: list[str] | None = None) -> int:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         payload = {
             "machine": machine(target),
-            "seed": args.seed,
+            "seeds": [*before["seeds"], args.seed],
             "summary": found,
             "rows": [asdict(row) for row in rows],
         }
         args.json.write_text(json.dumps(payload, indent=1) + "\n")
     return 0
+
+
+def _before(path: Path, target: Target) -> dict[str, Any]:
+    """Cases of the pieces before, which ran for the same target with as many threads."""
+    if not path.exists():
+        return {"seeds": [], "rows": []}
+    before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    about, now = before["machine"], machine(target)
+    for name in ("cpu", "target", "TVM_NUM_THREADS"):
+        if about[name] != now[name]:
+            raise SystemExit(f"{path}: expected {name} {about[name]}, got {now[name]}")
+    return before
 
 
 def _target(text: str) -> Any:

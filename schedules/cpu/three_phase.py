@@ -30,6 +30,8 @@ from tvm_scan.schedules.picture import Chunks, Picture
 _TILES = (1 << 15, 1 << 17, 1 << 19)
 #: Steps of a lane below which no chunks of vectors are compared.
 _LEAST_SHARED = 1 << 13
+#: The same of a chunk of steps one by one, and of steps that call the C library.
+_LEAST_OF_STEPS, _LEAST_OF_CALLS = 256, 32
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,8 @@ class ThreePhase(CpuPlan):
                     for tile in (0, _TILES[1]) if step.length >= 4 * _TILES[1] else (0,):
                         for line in past:
                             yield base.with_(chunks=chunks, cache_steps=tile, nontemporal=line)
-        if step.rows < 4 * cores and step.length >= 256 * 4 * cores:
+        least = _LEAST_OF_CALLS if step.transcendental else _LEAST_OF_STEPS
+        if step.rows < 4 * cores and step.length >= least * 4 * cores:
             for streams in (1, 4):
                 yield cls(chunks=4 * cores, lane_block=streams)
 

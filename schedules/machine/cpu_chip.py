@@ -16,7 +16,7 @@ class CpuChip:
     sum_latency, product_latency : float
         Cycles from operand to result of a float's sum, and of a product with or without a sum.
     extremum_latency : float
-        The same of a float's maximum or minimum: 4 on Intel's processors, 1 on AMD's.
+        The same of a float's maximum or minimum: 4 on Intel's processors, 1 or 2 on AMD's.
     issue : float
         Instructions per cycle of scalar code.
     vector_issue, shuffle_issue : float
@@ -25,6 +25,8 @@ class CpuChip:
         Operations and exchanges together, of vectors of 64 bytes; of narrower ones twice as many.
     integer_product : float
         Operations of a product of integers in a vector: halves of it, on one port of Intel's.
+    apart : float
+        Cycles of a cell that is put into a vector, or taken out of it, by itself.
     forward : float
         Cycles until the load of a vector finds what the store before it has written.
     call : float
@@ -62,6 +64,7 @@ class CpuChip:
     shuffle_issue: float = 1.15
     mixed_issue: float = 2.85
     integer_product: float = 4.0
+    apart: float = 0.65
     forward: float = 3.5
     call: float = 36.0
     window: float = 100.0

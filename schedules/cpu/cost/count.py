@@ -89,6 +89,18 @@ class Path:
         return Path(**{n: v + more.get(n, 0) for n, v in values.items()})
 
     @property
+    def operations(self) -> float:
+        """Instructions on it; calls are long."""
+        return (
+            self.sums
+            + self.products
+            + self.extremes
+            + self.simple
+            + self.quotients
+            + 16 * self.calls
+        )
+
+    @property
     def weight(self) -> float:
         """Estimate of its cycles, to find the longest."""
         waits = 3 * self.sums + 4 * self.products + 4 * self.extremes + self.simple
@@ -202,8 +214,27 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     return sum(inside, Counts(*counts))
 
 
-def chain_of(node: Any, starts: Any) -> Path:
-    """The longest path from one of some variables to an expression."""
+def _is_product(node: Any) -> bool:
+    """Return whether a value is a product, or a choice between one and zero."""
+    if isinstance(node, Call) and tir.call_name(node) == "prim.if_then_else":
+        values = list(node.args[1:])
+        zero = any(isinstance(v, tirx.FloatImm) and v.value == 0 for v in values)
+        return zero and any(isinstance(v, tirx.Mul) for v in values)
+    return isinstance(node, tirx.Mul)
+
+
+def chain_of(node: Any, starts: Any, *, scalar: bool = False) -> Path:
+    """The longest path from one of some variables to an expression.
+
+    Parameters
+    ----------
+    node : Expr
+        The end.
+    starts : list of Var
+        The beginnings.
+    scalar : bool
+        Whether LLVM may choose after a sum instead of before it, which takes the product then.
+    """
     begin = tir.VarMap((var, True) for var in starts)
     known: dict[Any, Path | None] = {}
 
@@ -259,7 +290,9 @@ def chain_of(node: Any, starts: Any) -> Path:
 
     def added(e: Any) -> Path | None:
         """A sum: one product is a part of it, a second one is not."""
-        products = [isinstance(side, tirx.Mul) for side in (e.a, e.b)]
+        products = [
+            _is_product(side) if scalar else isinstance(side, tirx.Mul) for side in (e.a, e.b)
+        ]
         ways = []
         for side, is_product, other_is in ((e.a, *products), (e.b, *reversed(products))):
             way = path(side)

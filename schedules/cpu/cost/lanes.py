@@ -30,7 +30,7 @@ from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
-#: Cycles of a cell that is put into a vector, or taken out of it, by itself.
+#: Cycles of a cell that is put into one of several vectors, or taken out of it, by itself.
 _APART = 0.65
 #: Rows that a core's prefetcher follows at a time; of two inputs and an output, those of 4 lanes
 #: were as fast as of 2, of 8 took 1.4 times, of 16 five times as long.
@@ -115,7 +115,7 @@ def _halvings(width: int) -> list[int]:
 def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a task: ``size`` lanes over all steps."""
     overhead = 10.0 + 2.0 * size
-    chain = latency_of(step.chain, chip)
+    chain = latency_of(step.scalar_chain, chip)
     if size == 1 or not plan.vectorize or not step.in_vectors:
         if step.state:
             chain /= max(1, sum(part.cells for part in step.parts))
@@ -156,7 +156,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
             cycles += vectors * a.issued
         else:
             # Lane by lane, put into vectors and taken out of them by shuffles.
-            cycles += size * a.times * _APART
+            cycles += size * a.times * (chip.apart if size < _STRIP else _APART)
     return cycles
 
 

@@ -44,7 +44,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     short = short_row(step, chip, loop=True)
     if short is not None:
         return CpuWork(step.rows * short, 1.0, 0.0, **memory)
-    chain = latency_of(step.chain, chip) + (FORWARD if step.guarded else 0.0)
+    chain = latency_of(step.scalar_chain, chip) + (FORWARD if step.guarded else 0.0)
     loops = 0.0 if step.length <= _UNROLLED else LOOP
     issued = step_cycles(step, chip) + loops / chip.issue
     if step.state:

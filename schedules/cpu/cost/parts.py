@@ -24,7 +24,7 @@ _INTERLEAVED = 8
 _NEIGHBOURING, _COMPARED = 30, 24
 #: Cycles of a vector of memory there, and its bytes: LLVM takes no wider ones of most processors
 #: with AVX-512. On a Zen 3 (AVX2) 23 steps of 236 neighbours take 1.1 us, on an Emerald Rapids 1.3.
-_ACCESS, _WIDEST = 2.0, 32
+_ACCESS, _WIDEST = 1.4, 32
 #: Cycles of a cell of a vector that is read, and written, where cells lie apart.
 GATHERED, SCATTERED = 1.0, 2.8
 #: Cycles of a store to a line that another core writes, too.
@@ -133,10 +133,11 @@ def instructions_of(step: Step) -> float:
 def ahead_of(step: Step, chip: CpuChip, steps: float, lanes: float = 1.0) -> float:
     """Return how many runs of so many steps, each a chain, are under way at a time.
 
-    The operations of a run and the stores of its results wait in the scheduler for one another;
-    loads do not, which have what they need. Of so many lanes they are vectors.
+    The operations of a run's chain and the stores of its results wait in the scheduler for one
+    another; others do not, which have what they need. Of so many lanes they are vectors.
     """
-    operations = max(step.body.operations, step.body.bytes * lanes / chip.vector_bytes)
+    operations = min(step.body.operations, step.scalar_chain.operations)
+    operations = max(operations, step.body.bytes * lanes / chip.vector_bytes)
     stores = 0.0
     for a in moving(step):
         if a.store:

@@ -89,8 +89,8 @@ class Step:
         All lanes, steps, lanes of the innermost axis.
     body : Counts
         Of a step.
-    chain : Path
-        The longest path from a carry to the next one.
+    chain, scalar_chain : Path
+        The longest path from a carry to the next one, in vectors and in scalar code.
     accesses : tuple of Access
         Of a step.
     parts : tuple of Part
@@ -104,6 +104,7 @@ class Step:
     lanes: int
     body: Counts
     chain: Path
+    scalar_chain: Path
     accesses: tuple[Access, ...]
     parts: tuple[Part, ...]
     loads: float
@@ -134,11 +135,18 @@ def _counted(recurrence: Recurrence) -> Step:
     steady = _steady(recurrence.time.var, length)
     # An empty loop is counted as one step: what is chosen for it does not matter.
     extents = [max(1, known_extent(axis.extent)) for axis in recurrence.lanes]
-    chains = [
-        chain_of(steady(carry.step), [recurrence.carries[c].old for c in group.carries])
-        for group in recurrence.groups
-        for carry in (recurrence.carries[c] for c in group.carries)
-    ]
+    chain, scalar_chain = (
+        max(
+            (
+                chain_of(steady(carry.step), olds, scalar=scalar)
+                for group in recurrence.groups
+                for olds in [[recurrence.carries[c].old for c in group.carries]]
+                for carry in (recurrence.carries[c] for c in group.carries)
+            ),
+            key=lambda c: c.weight,
+        )
+        for scalar in (False, True)
+    )
     accesses = tuple(_accesses(recurrence))
     written = tir.VarMap((b, True) for b in recurrence.outputs)
     read = [b for b in recurrence.inputs if b not in written]
@@ -158,7 +166,8 @@ def _counted(recurrence: Recurrence) -> Step:
         length=max(1, length),
         lanes=extents[-1] if extents else 1,
         body=count(steady(recurrence.body)),
-        chain=max(chains, key=lambda c: c.weight),
+        chain=chain,
+        scalar_chain=scalar_chain,
         accesses=accesses,
         parts=tuple(_part(recurrence, group) for group in recurrence.groups),
         loads=touched(read),
