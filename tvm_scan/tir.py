@@ -7,6 +7,7 @@ In TVM 0.27 a buffer is a ``tvm.ir.Var`` whose ``ty`` is a ``BufferType``, and a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Generic, TypeVar
 
 import tvm_ffi
@@ -245,8 +246,13 @@ def zero_like(var: Any) -> Any:
 
 
 def structurally_equal(left: Any, right: Any) -> bool:
-    """Return whether two expressions over the same free variables are the same tree."""
+    """Return whether two expressions, or lists, over the same free variables are the same tree."""
     return bool(tvm_ffi.structural_equal(left, right, map_free_vars=False))
+
+
+def all_of(conditions: Sequence[Any]) -> Any:
+    """All conditions as one; None of none."""
+    return reduce(tirx.And, conditions) if conditions else None
 
 
 def each_once(exprs: Iterable[Any]) -> list[Any]:

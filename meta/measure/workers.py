@@ -42,10 +42,8 @@ def build_candidate(mod: tvm.IRModule, target: tvm.target.Target, _params: Any) 
         return build(expand_scans(mod), target).mod
 
 
-def evaluator_config(quick: bool = False) -> ms.runner.EvaluatorConfig:
-    """Repeats of a measurement: five of at least 10 ms, or a single run for a simulator."""
-    if quick:
-        return ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=0)
+def evaluator_config() -> ms.runner.EvaluatorConfig:
+    """Repeats of a measurement: five of at least 10 ms."""
     return ms.runner.EvaluatorConfig(number=1, repeat=5, min_repeat_ms=10)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tvm import IRModule, tirx
+from tvm import tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
@@ -25,22 +25,22 @@ from tvm_scan.meta.search.candidates import (
     first_plans,
     space_size,
 )
-from tvm_scan.meta.search.earlier import earlier_records
 from tvm_scan.meta.search.finals import PASSES, ROUNDS, contenders
 from tvm_scan.meta.search.result import FunctionResult, Trial
 from tvm_scan.meta.store.database import RecordStore
 from tvm_scan.meta.store.entry import Entry
 from tvm_scan.meta.store.files import is_database
+from tvm_scan.meta.store.nearest import shapes_of
 from tvm_scan.meta.store.provenance import provenance
+from tvm_scan.meta.store.replay import workloads
 from tvm_scan.meta.store.rows import times_of
-from tvm_scan.schedules.analysis import analyse
-from tvm_scan.schedules.choose.shape_key import shape_key
-from tvm_scan.schedules.common.sizes import sizes_of
 from tvm_scan.schedules.machine.device import device_of
 
 _LOG = logging.getLogger("tvm_scan")
 #: Candidates that are built together: a builder starts its processes anew for every batch.
 _BATCH = 8
+#: Facts of a measurement without which its time says nothing of this search.
+_SAME = ("host", "machine", "processor", "cores", "gpu")
 
 Built = tuple[Candidate, ms.runner.RunnerInput]
 Tell = Callable[[Candidate, ms.runner.RunnerResult], None]
@@ -81,13 +81,10 @@ class FunctionSearch:
         facts: Mapping[str, Any],
     ) -> None:
         # As TVM's own tune_tir and compile_tir normalise it, so that they find the record.
-        blocked = analyse(func).func
-        if not (blocked.attrs and "global_symbol" in blocked.attrs):
-            blocked = blocked.with_attr("global_symbol", "main")
-        self.mod = IRModule({"main": blocked.with_attr("tirx.noalias", True)})
+        self.mod = workloads(func)[-1]
         self.target, self.seed, self.stop, self.bar = target, seed, stop, bar
         self.store = RecordStore(database)
-        shapes = [(shape_key(r), *sizes_of(r)) for r in analyse(self.mod["main"]).accepted]
+        shapes = shapes_of(self.mod["main"])
         self.facts = {**facts, **provenance(target, seed), "shapes": shapes}
         self.first = first_plans(self.mod, target)
         self.result = FunctionResult(
@@ -98,10 +95,16 @@ class FunctionSearch:
         self.recorded: dict[Any, tuple[Candidate, str]] = {}
 
     def start_from_records(self) -> None:
-        """Take what an earlier search measured here, so that it is not measured again."""
+        """Take what an earlier search measured here, so that it is not measured again.
+
+        Of several records with the same plans, the last.
+        """
         if is_database(self.store.folder):
-            func = self.mod["main"]
-            self.earlier = earlier_records(self.store, func, self.target, self.facts)
+            self.earlier = {
+                tuple(entry.plans): entry
+                for entry in self.store.usable_of(self.mod["main"], self.target)
+                if all((entry.facts or {}).get(name) == self.facts.get(name) for name in _SAME)
+            }
 
     def run(self, builder: Any, runner: Any, trials: int, strategy: str) -> None:
         """Measure until trials, time or space run out; records are beside the trials."""

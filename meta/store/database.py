@@ -97,7 +97,7 @@ class RecordStore:
     def _read(self) -> tuple[list[Entry], Content]:
         content = read_content(self.folder)
         self._name(content.bad)
-        return [Entry(*row) for row in content.records], content
+        return [Entry(**vars(record)) for record in content.records], content
 
     def _name(self, bad: list[tuple[str, Row]]) -> None:
         """Say what is no record, once for as long as it stays the same."""
@@ -236,7 +236,11 @@ class RecordStore:
         good, others = [], []
         for entry in entries:
             reason = entry.unknown or entry.fault or why_foreign(entry.facts)
-            if reason is None and target is not None and not _same(entry.target, target):
+            if (
+                reason is None
+                and target is not None
+                and not tvm_ffi.structural_equal(entry.target, target)
+            ):
                 reason = f"expected a record for {target}, found one for {entry.target}"
             if reason is None:
                 good.append(entry)
@@ -299,7 +303,3 @@ class RecordStore:
 
 def _lines(values: list[Any]) -> str:
     return "".join(json.dumps(value, separators=(",", ":")) + "\n" for value in values)
-
-
-def _same(target: Target, other: Target) -> bool:
-    return bool(tvm_ffi.structural_equal(target, other))

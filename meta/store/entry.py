@@ -19,7 +19,7 @@ from tvm_scan.annotations import DECLARED
 from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.extraction import root_nests
 from tvm_scan.meta.store.failure import RecordError
-from tvm_scan.meta.store.rows import program_digest
+from tvm_scan.meta.store.rows import Record, program_digest
 from tvm_scan.schedules.analysis import analyse, finding_at
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.choose.unfit import why_unfit
@@ -32,25 +32,8 @@ _FAILED, _LEAST = 1e9, 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
-    """One record of a database.
-
-    Attributes
-    ----------
-    digest : str
-        Name of the record: SHA-256 of its workload's hash and its text.
-    workload : list
-        The workload's line.
-    json : list
-        Trace, seconds, target and arguments, as TVM writes them.
-    facts : dict or None
-        Provenance from the manifest.
-    """
-
-    digest: str
-    workload: list[str]
-    json: list[Any]
-    facts: dict[str, Any] | None
+class Entry(Record):
+    """One record of a database, with what TVM makes of it."""
 
     @property
     def seconds(self) -> float:

@@ -75,7 +75,7 @@ def is_database(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def reading(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
+def reading(folder: Path) -> Iterator[None]:
     """Hold the folder's lock to read, where there is one that can be taken.
 
     Files are replaced whole, so that a folder which cannot be written to, or whose disk is full, is
@@ -85,8 +85,6 @@ def reading(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
     ----------
     folder : Path
         Nothing is made or changed in it.
-    timeout : float
-        Seconds to wait.
 
     Raises
     ------
@@ -95,7 +93,7 @@ def reading(folder: Path, timeout: float = _LOCK_TIMEOUT) -> Iterator[None]:
     """
     path, lock = folder / _LOCK, None
     with contextlib.suppress(OSError):
-        lock = _acquired(path, timeout) if path.is_file() else None
+        lock = _acquired(path, _LOCK_TIMEOUT) if path.is_file() else None
     try:
         yield
     finally:

@@ -54,7 +54,7 @@ def replay(database: Any, func: PrimFunc, target: Target | str) -> PrimFunc | No
     """
     func, target = as_func(func, "replay"), target_for(target, None, "replay")
     record = None
-    for mod in _workloads(func):
+    for mod in workloads(func):
         record = database.query_tuning_record(mod, target, "main")
         if record is not None:
             break
@@ -108,7 +108,7 @@ def replay_record(record: Any, mod: IRModule, func: PrimFunc, target: Target) ->
     return sch.mod["main"].with_attrs({**dict(func.attrs or {}), IS_SCHEDULED: True})
 
 
-def _workloads(func: PrimFunc) -> list[IRModule]:
+def workloads(func: PrimFunc) -> list[IRModule]:
     """The function as it stands, and as TVM's ``tune_tir`` writes it into a database."""
     blocked = analyse(func).func
     named = blocked

@@ -7,15 +7,28 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tvm_scan.meta.store.files import contents
 from tvm_scan.meta.store.lines import Row, parse_lines, read_manifest, record_fault, workload_fault
 from tvm_scan.meta.store.names import MANIFEST, RECORDS, WORKLOADS
 
 
-class Record(NamedTuple):
-    """One record as it stands in the files; see ``entry.Entry``."""
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One record as it stands in the files.
+
+    Attributes
+    ----------
+    digest : str
+        Name of the record: SHA-256 of its workload's hash and its text.
+    workload : list
+        The workload's line.
+    json : list
+        Trace, seconds, target and arguments, as TVM writes them.
+    facts : dict or None
+        Provenance from the manifest.
+    """
 
     digest: str
     workload: list[str]

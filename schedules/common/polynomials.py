@@ -126,12 +126,7 @@ def exp(x: Any, let: Values) -> Any:
 def exp2(x: Any, let: Values) -> Any:
     """``2^x`` in float32, at most 2 ulp; exact at infinities, NaN and whole numbers.
 
-    Parameters
-    ----------
-    x : Expr
-        float32.
-    let : Values
-        Collects the intermediate values.
+    Parameters are those of `exp`.
     """
     x = _between(let(x), -151.0, 128.5, let)
     n, bits = _nearest(x, let)
@@ -141,14 +136,8 @@ def exp2(x: Any, let: Values) -> Any:
 def exp2_in_range(x: Any, let: Values) -> Any:
     """``2^x`` in float32 by fewer instructions: at most 2 ulp for results of 2^-125 and more.
 
-    Smaller ones are zero, or as accurate. Infinities, NaN and whole numbers are exact.
-
-    Parameters
-    ----------
-    x : Expr
-        float32.
-    let : Values
-        Collects the intermediate values.
+    Smaller ones are zero, or as accurate. Infinities, NaN and whole numbers are exact. Parameters
+    are those of `exp`.
     """
     x = _between(let(x), -126.0, 128.0, let)
     n, bits = _nearest(x, let)
@@ -242,12 +231,7 @@ def log(x: Any, let: Values) -> Any:
 def log1p(x: Any, let: Values) -> Any:
     """``log(1 + x)`` in float32, at most 4 ulp, also for small ``x``.
 
-    Parameters
-    ----------
-    x : Expr
-        float32.
-    let : Values
-        Collects the intermediate values.
+    Parameters are those of `exp`.
 
     Notes
     -----

@@ -114,15 +114,14 @@ class Replica:
         r = self.recurrence
         return self.instantiate(tir.seq([r.prologue, r.start]), inner)
 
-    def prologue(self, inner: Any = None) -> Any:
+    def prologue(self) -> Any:
         """Registers that every chunk needs and that no step changes."""
-        return self.instantiate(tir.seq([self.recurrence.prologue]), inner)
+        return self.instantiate(tir.seq([self.recurrence.prologue]))
 
     def boundary(self, inner: Any = None) -> Any:
         """Writes to memory before the first step; None where there are none."""
-        if self.recurrence.boundary is None:
-            return None
-        return self.instantiate(self.recurrence.boundary, inner)
+        boundary = self.recurrence.boundary
+        return None if boundary is None else self.instantiate(boundary, inner)
 
     def step(self, time: Any, inner: Any = None) -> Any:
         """One step at ``time``."""
@@ -130,9 +129,8 @@ class Replica:
 
     def finish(self, inner: Any = None) -> Any:
         """Writes after the last step; None where there are none."""
-        if self.recurrence.finish is None:
-            return None
-        return self.instantiate(self.recurrence.finish, inner)
+        finish = self.recurrence.finish
+        return None if finish is None else self.instantiate(finish, inner)
 
     # ---- carries ----------------------------------------------------------------------------
 
@@ -271,13 +269,7 @@ class Replica:
         return self.for_each_element(target.level, of_cell)
 
     def extend(
-        self,
-        elements: Elements,
-        lead: Sequence[Any],
-        time: Any,
-        inner: Any = None,
-        *,
-        flush: bool = False,
+        self, elements: Elements, lead: Sequence[Any], time: Any, *, flush: bool = False
     ) -> Any:
         """``elements[lead] = elements[lead]`` followed by the step at ``time``.
 
@@ -292,21 +284,21 @@ class Replica:
                 shared, once[i] = shared_parts(group.algebra.lift(), states)
                 for name, value in shared:
                     value = tir.substitute(value, self._befores)
-                    binds.append(tirx.Bind(name, self.instantiate(value, inner, time)))
+                    binds.append(tirx.Bind(name, self.instantiate(value, None, time)))
 
         def of_cell(i: int, cell: list[Any]) -> Any:
             algebra = self.recurrence.groups[i].algebra
             earlier = elements.load(i, lead, cell)
-            lifted = self.lift(i, cell, time, inner, element=once[i])
+            lifted = self.lift(i, cell, time, element=once[i])
             names, step = _named(algebra, tuple(lifted))
             extended = algebra.extend(earlier, step)
             extended = algebra.flush(extended) if flush else extended
             return tir.seq([*names, elements.store(i, lead, cell, extended)])
 
         extended = self.for_each_element(elements.level, of_cell)
-        return tir.seq([*binds, extended, *self._advance(elements.level, time, inner)])
+        return tir.seq([*binds, extended, *self._advance(elements.level, time)])
 
-    def _advance(self, below: int, time: Any, inner: Any) -> list[Any]:
+    def _advance(self, below: int, time: Any) -> list[Any]:
         """One step of the carries of the levels ``< below``, the latest level first.
 
         A level reads earlier ones as they were before the step, so that those move on last.
@@ -315,15 +307,15 @@ class Replica:
 
         def of_group(group: Group) -> Any:
             def at(cell: list[Any]) -> Any:
-                targets = [self.carry(i, cell, inner) for i in group.carries]
-                values = [self._next(group, r.carries[i], cell, time, inner) for i in group.carries]
+                targets = [self.carry(i, cell) for i in group.carries]
+                values = [self._next(group, r.carries[i], cell, time) for i in group.carries]
                 return store_all(targets, values)
 
             return self._each(r.state_axes(group), at)
 
         return [of_group(g) for g in reversed(r.groups) if g.level < below]
 
-    def _next(self, group: Group, carry: Carry, cell: list[Any], time: Any, inner: Any) -> Any:
+    def _next(self, group: Group, carry: Carry, cell: list[Any], time: Any) -> Any:
         """The carry after a step."""
         step = carry.step
         if carry.first is not None:
@@ -332,7 +324,7 @@ class Replica:
             step = tirx.op.if_then_else(at_first, carry.first, step)
         members = [self.recurrence.carries[i] for i in group.carries]
         olds = tir.VarMap((c.old, tirx.BufferLoad(c.before, list(c.cell))) for c in members)
-        return self._at(group, tir.substitute(step, olds), cell, time, inner)
+        return self._at(group, tir.substitute(step, olds), cell, time, None)
 
     def set_identity(self, elements: Elements, lead: Sequence[Any]) -> Any:
         """``elements[lead] = identity``."""

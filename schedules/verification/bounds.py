@@ -72,8 +72,12 @@ def promise(recurrence: TimeLoop, output: Var, *, rounds_steps: bool = False) ->
     if isinstance(recurrence, DeltaRule):
         indices = [w.index for w in recurrence.stores if w.buffer.same_as(output)]
         time, reverse = _moves(indices, recurrence.time.var)
-        return Promise(_delta_bound(recurrence, dtype, rounds_steps), time, reverse, False, _NONE)
-    time, reverse = _moves_with_time(recurrence, output)
+        bound = _bound_of_floats(
+            recurrence, dtype, tir.is_half(dtype) or rounds_steps, rounds_steps
+        )
+        return Promise(bound, time, reverse, False, _NONE)
+    stores = [s for s in tir.nodes(recurrence.body, tirx.BufferStore) if s.buffer.same_as(output)]
+    time, reverse = _moves([store.indices for store in stores], recurrence.time.var)
     algebras = [algebra.innermost for algebra in recurrence.algebras]
     finite_alike = not any(algebra.name in _UNTIL_FINITE for algebra in algebras)
     gates = {
@@ -134,13 +138,8 @@ def takes_extrema(func: tirx.PrimFunc) -> bool:
     return any(is_float(tir.dtype_of(e)) for e in tir.nodes(func.body, tirx.Max, tirx.Min))
 
 
-def _moves_with_time(recurrence: Recurrence, output: Var) -> tuple[int | None, bool]:
-    """The dimension of an output that moves with time, and whether it moves backwards."""
-    stores = [s for s in tir.nodes(recurrence.body, tirx.BufferStore) if s.buffer.same_as(output)]
-    return _moves([store.indices for store in stores], recurrence.time.var)
-
-
 def _moves(stores: Iterable[Any], time: Var) -> tuple[int | None, bool]:
+    """The dimension of an output that moves with time, and whether it moves backwards."""
     moves = set()
     for indices in stores:
         moving = [d for d, i in enumerate(indices) if tir.contains_var(i, [time])]
@@ -185,34 +184,27 @@ def _before(bad: np.ndarray, promised: Promise) -> np.ndarray:
 
 
 def _bound(recurrence: Recurrence, dtype: str, rounds_steps: bool) -> float:
-    if not is_float(dtype):
+    # A step that calls functions may compute them by polynomials on vectors.
+    calls_round = any(map(rounds, tir.nodes(recurrence.body, Call)))
+    is_exact = not calls_round and all(_is_exact(algebra) for algebra in recurrence.algebras)
+    if is_exact or not is_float(dtype):
         return 0.0
-    if all(_is_exact(algebra) for algebra in recurrence.algebras) and not _rounds(recurrence):
-        return 0.0
-    if tir.is_half(dtype):
+    return _bound_of_floats(recurrence, dtype, tir.is_half(dtype), rounds_steps)
+
+
+def _bound_of_floats(loop: TimeLoop, dtype: str, is_half: bool, rounds_steps: bool) -> float:
+    """Bound of values that are rounded; a delta rule's steps once for each row of each term."""
+    if is_half:
         # Rounded once, to bfloat16's unit or half of it, beside what a loop's own steps add.
         return (16 if rounds_steps else 4) * 2.0**-8
     # Errors of either sign mostly cancel: 2 k sqrt(t + c) units, k up to 10, of half an eps.
-    length = tir.as_int(recurrence.time.extent) or STEPS
-    return 16 * float(np.finfo(dtype).eps) * float(np.sqrt(max(16, length)))
-
-
-def _delta_bound(rule: DeltaRule, dtype: str, rounds_steps: bool) -> float:
-    """Bound as of a scan, whose steps round once for each row of each term."""
-    if rounds_steps or tir.is_half(dtype):
-        return (16 if rounds_steps else 4) * 2.0**-8
-    steps = max(16, tir.as_int(rule.time.extent) or STEPS)
-    return 16 * float(np.finfo(dtype).eps) * float(np.sqrt(steps * rule.roundings))
+    steps = max(16, tir.as_int(loop.time.extent) or STEPS)
+    return 16 * float(np.finfo(dtype).eps) * float(np.sqrt(steps * loop.roundings))
 
 
 def _is_exact(algebra: Algebra) -> bool:
     inner = algebra.innermost
     return inner.name in _EXACT or getattr(inner, "op", "") in _EXACT_OPERATORS
-
-
-def _rounds(recurrence: Recurrence) -> bool:
-    """Return whether a step calls functions, which vectors may compute by polynomials."""
-    return any(map(rounds, tir.nodes(recurrence.body, Call)))
 
 
 def rounds(call: Call) -> bool:

@@ -218,9 +218,7 @@ def _assemble(
     if isinstance(around, Refusal):
         return around
     prologue, state_start, boundary_writes, finish = around
-    guard = None
-    for cond in nest.guards:
-        guard = cond if guard is None else tirx.And(guard, cond)
+    guard = tir.all_of(nest.guards)
     emits = tuple(
         Emit(store.buffer, store.origin)
         for store in stores_in(nest.time.body)

@@ -11,6 +11,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.extraction.layouts import Layouts
 from tvm_scan.extraction.statements import Loop
+from tvm_scan.extraction.step_loops import loop_of
 
 Key = tuple[Any, ...]
 
@@ -80,10 +81,7 @@ class Cells:
             elif constant is not None:
                 key.append(constant)
             else:
-                loop = next(
-                    (l for l in self.inner if isinstance(within, Var) and within.same_as(l.var)),
-                    None,
-                )
+                loop = loop_of(within, self.inner)
                 if loop is None or tir.as_int(loop.extent) != box.extents[dim]:
                     return None
                 if any(loop.var.same_as(var) for var, _ in pairs):

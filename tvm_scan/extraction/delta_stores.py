@@ -72,9 +72,8 @@ def _check_output(buffer: Var, known: Known, nest: Nest, matrix: MatrixState) ->
     axes = [lane.var for lane in matrix.lanes]
     axes += [matrix.columns.var] if matrix.column_is_lane else []
     for var in axes:
-        if sum(1 for i in known.indices if tir.contains_var(i, [var])) != 1 or not any(
-            isinstance(i, Var) and i.same_as(var) for i in known.indices
-        ):
+        moving = [i for i in known.indices if tir.contains_var(i, [var])]
+        if len(moving) != 1 or not moving[0].same_as(var):
             raise NotUnderstood(f"{buffer.name} stored by several lanes")
     time = nest.time.var
     if tir.as_int(nest.time.extent) == 1:

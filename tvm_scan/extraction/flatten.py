@@ -158,16 +158,13 @@ def _block(stmt: SBlockRealize, env: tir.VarMap, tree: Tree) -> list[Any]:
         bound = tir.substitute(value, env)
         inner[axis.var] = bound
         if int(axis.iter_type) == IterVar.CommReduce:
-            reducing.append((bound, axis.dom.min))
+            reducing.append(tirx.EQ(bound, axis.dom.min))
             for var in tir.variables(bound).keys():
                 tree.reduced[var] = True
     body: list[Any] = [Alloc(buffer) for buffer in block.alloc_buffers]
     if block.init is not None:
         # A reduction starts where all of its reduction iterators are at their minimum.
-        first = None
-        for bound, minimum in reducing:
-            test = tirx.EQ(bound, minimum)
-            first = test if first is None else tirx.And(first, test)
+        first = tir.all_of(reducing)
         init = _stmts(block.init, inner, tree)
         body += init if first is None else [Condition(first, init, [], block)]
     body += _stmts(block.body, inner, tree)

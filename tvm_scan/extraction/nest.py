@@ -230,15 +230,12 @@ def _under(
 ) -> list[Any]:
     """Body of the time loop: conditions that are not about lanes alone, and serial loops."""
     stmts = inside
-    lane_vars = [lane.var for lane in lanes]
+    of_lanes = tir.VarMap((lane.var, True) for lane in lanes)
     for cond, _ in reversed(conditions):
-        free = [
-            v for v in tir.variables(cond).keys() if v not in tir.VarMap((x, 1) for x in lane_vars)
-        ]
-        if free:
-            stmts = [Condition(cond, stmts, [], None)]
-        else:
+        if all(var in of_lanes for var in tir.variables(cond).keys()):
             guards.append(cond)
+        else:
+            stmts = [Condition(cond, stmts, [], None)]
     for loop in reversed(serial):
         stmts = [Loop(loop.var, loop.extent, stmts, loop.origin, loop.thread)]
     return stmts

@@ -93,8 +93,7 @@ def _without(buffer: Var, stmts: list[Any]) -> list[Any]:
         return stmts
     if not all(b.same_as(buffer) for b in (first.buffer, term.buffer, total.source)):
         return stmts
-    same = [first.indices, list(term.indices), list(total.indices)]
-    if any(not _equal(same[0], other) for other in same[1:]):
+    if not all(tir.structurally_equal(first.indices, x.indices) for x in (term, total)):
         return stmts
     between = stmts[stmts.index(loop) + 1 : stmts.index(last)]
     if _stores_what_is_read([*between, last], [loop], buffer):
@@ -103,10 +102,6 @@ def _without(buffer: Var, stmts: list[Any]) -> list[Any]:
     into = Store(last.buffer, last.indices, value, last.origin)
     whole = replace(loop, body=[into])
     return [whole if s is last else s for s in stmts if s is not first and s is not loop]
-
-
-def _equal(left: list[Any], right: list[Any]) -> bool:
-    return all(tir.structurally_equal(i, j) for i, j in zip(left, right, strict=True))
 
 
 def _stores_what_is_read(stmts: list[Any], reading: list[Any], less: Var) -> bool:

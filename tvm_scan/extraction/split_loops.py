@@ -223,7 +223,7 @@ def _not_bound(cond: Any, lanes: list[Loop]) -> Any:
     """The part of a condition on lanes that is no bound of one; bounds become extents."""
     if isinstance(cond, tirx.And):
         parts = [part for side in (cond.a, cond.b) if (part := _not_bound(side, lanes)) is not None]
-        return None if not parts else parts[0] if len(parts) == 1 else tirx.And(*parts)
+        return tir.all_of(parts)
     for position, lane in enumerate(lanes):
         bound = _bound_of(cond, lane.var)
         if bound is None or tir.contains_var(bound, [l.var for l in lanes]):

@@ -65,10 +65,7 @@ def addend(store: Store) -> Any | None:
         return None
     for dimensions, rest in ((value.a, value.b), (value.b, value.a)):
         if isinstance(dimensions, TensorLoad) and dimensions.source.same_as(store.buffer):
-            same = all(
-                tir.structurally_equal(i, j)
-                for i, j in zip(dimensions.indices, store.indices, strict=True)
-            )
+            same = tir.structurally_equal(dimensions.indices, store.indices)
             if same and not any(l.source.same_as(store.buffer) for l in tir.loads(rest)):
                 return rest
     return None

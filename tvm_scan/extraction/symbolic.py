@@ -233,15 +233,10 @@ class StepState(Cells):
                 split = self.layouts.split(
                     buffer, access.indices, [*self.inner[:-1], *access.inner]
                 )
-                if split is None or not any(
-                    isinstance(o, Var) and o.same_as(loop.var)
-                    for o in (
-                        tir.simplify(x - low)
-                        for x, low in zip(
-                            split.offsets, self.layouts.boxes[buffer].lower, strict=True
-                        )
-                    )
-                ):
+                if split is None:
+                    return False
+                offsets = zip(split.offsets, self.layouts.boxes[buffer].lower, strict=True)
+                if not any(tir.simplify(x - low).same_as(loop.var) for x, low in offsets):
                     return False
         return True
 

@@ -185,12 +185,8 @@ class Questions:
         None where it is ``combine``, of which the composition speaks.
         """
         f, g, names, assumed = self.pair(facts)
-        pairs = zip(
-            self.algebra.extend(f.parts, g.parts),
-            self.algebra.combine(f.parts, g.parts),
-            strict=True,
-        )
-        if all(tir.structurally_equal(left, right) for left, right in pairs):
+        extended = self.algebra.extend(f.parts, g.parts)
+        if tir.structurally_equal(extended, self.algebra.combine(f.parts, g.parts)):
             return None
         run, lifted = self.theory.translator(names), self.algebra.lift()
         want = self._in_turn(f.parts, lifted, run, assumed)

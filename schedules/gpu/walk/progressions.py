@@ -23,7 +23,6 @@ and a half of each product, and ``t >= s x |d|``: the state is off by no more th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import tvm_ffi
@@ -92,7 +91,7 @@ class Progressions:
         for part in self._all:
             stmts.append(set_cell(part.step, part.mean_step(self.states_each)))
             conditions += part.conditions(self.states_each)
-        return [*stmts, set_cell(self._holds, all_of_warp(reduce(tirx.And, conditions)))]
+        return [*stmts, set_cell(self._holds, all_of_warp(tir.all_of(conditions)))]
 
     def applied(self, loop: tirx.For) -> Any:
         """A loop over a thread's states with powers; other exponentials by their instruction."""

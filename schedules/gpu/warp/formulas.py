@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm import tirx
-
 from tvm_scan import tir
 from tvm_scan.algebra import Algebra
 from tvm_scan.algebra.base import Plain
@@ -70,13 +68,12 @@ def with_care(
     """
     if not watched(recurrence, level):
         return make(exact)
-    every: Any = None
+    held = []
     for number, group, plain in _watched_groups(recurrence, level):
         for result in results:
             if isinstance(result, Elements):
                 values = result.load(number, [], [])
             else:
                 values = tuple(result.get_carry(c, []) for c in group.carries)
-            held = plain.intact(values)
-            every = held if every is None else tirx.And(every, held)
-    return checked(make(cheaper), every, tir.seq([again, make(exact)]))
+            held.append(plain.intact(values))
+    return checked(make(cheaper), tir.all_of(held), tir.seq([again, make(exact)]))
