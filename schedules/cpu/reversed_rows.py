@@ -7,16 +7,20 @@ all of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
 from tvm.ir.expr import TensorLoad
+from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.schedules.common.branches import unconditional_loads
+from tvm_scan.schedules.common.ir import as_dtype, loop
 from tvm_scan.schedules.cpu.vector_values import Vector
 
 #: Bytes of cells of which every processor shuffles whole vectors in one or two instructions.
@@ -67,18 +71,22 @@ class ReversedRows:
         read = tir.buffers_loaded(code)
         bound = tir.variables_bound(code)
 
-        def row_of(buffer: Var, indices: list[Any]) -> list[Any] | None:
-            """The indices of a row in rising order, if it falls with ``v``."""
+        def row_of(buffer: Var, indices: list[Any]) -> _Row | None:
+            """A row in rising order, if it falls with ``v``."""
             wide = tir.byte_size(tir.dtype_of(buffer)) in REVERSED_BYTES
-            if str(buffer.scope()) == "local" or not indices or not wide:
+            if str(buffer.scope()) == "local" or not wide:
                 return None
-            last = linear_in(indices[-1], v)
-            if last is None or last[0] != -1 or tir.contains_var(indices[:-1], [v]):
+            moving = [d for d, index in enumerate(indices) if tir.contains_var(index, [v])]
+            if len(moving) != 1 or any(var in bound for var in tir.variables(indices).keys()):
                 return None
-            if any(var in bound for var in tir.variables(indices).keys()):
+            (axis,) = moving
+            along = linear_in(indices[axis], v)
+            # A column of a single lane is a row, too.
+            within = [tir.as_int(extent) for extent in tir.shape_of(buffer)[axis + 1 :]]
+            if along is None or along[0] != -1 or any(extent != 1 for extent in within):
                 return None
-            lowest = last[1] - tirx.IntImm(tir.dtype_of(last[1]), self.width - 1)
-            return [*indices[:-1], tirx.Ramp(tir.simplify(lowest), 1, self.width)]
+            lowest = along[1] - tirx.IntImm(tir.dtype_of(along[1]), self.width - 1)
+            return _Row(buffer, [*indices[:axis], tir.simplify(lowest), *indices[axis + 1 :]], axis)
 
         def registers(buffer: Var) -> Vector:
             vector = Vector(f"reversed{len(self.buffers)}", self.width, tir.dtype_of(buffer))
@@ -91,7 +99,7 @@ class ReversedRows:
             if row is None or any(tir.structurally_equal(load, other) for other, _ in loaded):
                 continue
             vector = registers(load.source)
-            before.append(vector.store(self._reversed(tirx.BufferLoad(load.source, row))))
+            before += row.load_into(vector)
             loaded.append((load, vector))
 
         def on_load(load: TensorLoad) -> Any:
@@ -109,15 +117,61 @@ class ReversedRows:
             if row is None:
                 return store
             vector = registers(store.buffer)
-            after.append(tirx.BufferStore(store.buffer, self._reversed(vector.load()), row))
+            after.extend(row.store_from(vector))
             return tirx.BufferStore(vector.buffer, store.value, [v])
 
         code = tvm_ffi.structural_map(code, (TensorLoad, on_load))
         code = tvm_ffi.structural_map(code, (tirx.BufferStore, on_store))
         return before, code, after
 
-    def _reversed(self, row: Any) -> Any:
-        return tirx.Shuffle([row], list(reversed(range(self.width))))
+
+@dataclass(frozen=True)
+class _Row:
+    """Cells of a buffer from some indices on along an axis: neighbours, in the order of memory."""
+
+    buffer: Var
+    indices: list[Any]
+    axis: int
+
+    def load_into(self, vector: Vector) -> list[Any]:
+        """Statements that set a vector to the cells, the last first."""
+        row = self._ramp(vector.width)
+        if self._is_last:
+            return [vector.store(_reversed(tirx.BufferLoad(self.buffer, row), vector.width))]
+        cells = self._each(
+            vector,
+            lambda at, v: tirx.BufferStore(vector.buffer, tirx.BufferLoad(self.buffer, at), [v]),
+        )
+        return [cells, vector.store(_reversed(vector.load(), vector.width))]
+
+    def store_from(self, vector: Vector) -> list[Any]:
+        """Statements that set the cells to those of a vector, the last first."""
+        if self._is_last:
+            row = self._ramp(vector.width)
+            return [tirx.BufferStore(self.buffer, _reversed(vector.load(), vector.width), row)]
+        cells = self._each(vector, lambda at, v: tirx.BufferStore(self.buffer, vector.at(v), at))
+        return [vector.store(_reversed(vector.load(), vector.width)), cells]
+
+    @property
+    def _is_last(self) -> bool:
+        return self.axis == len(self.indices) - 1
+
+    def _ramp(self, width: int) -> list[Any]:
+        return [*self.indices[:-1], tirx.Ramp(self.indices[-1], 1, width)]
+
+    def _each(self, vector: Vector, cell: Callable[[list[Any], Var], Any]) -> Any:
+        """One cell after another, in one operation: TVM's ramps are of the last axis alone."""
+        lowest = self.indices[self.axis]
+
+        def at(v: Var) -> Any:
+            index = lowest + as_dtype(v, tir.dtype_of(lowest))
+            return cell([*self.indices[: self.axis], index, *self.indices[self.axis + 1 :]], v)
+
+        return loop("v", vector.width, at, ForKind.VECTORIZED)
+
+
+def _reversed(row: Any, width: int) -> Any:
+    return tirx.Shuffle([row], list(reversed(range(width))))
 
 
 def _stored_always(code: Any) -> tir.VarMap:

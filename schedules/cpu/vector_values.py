@@ -65,9 +65,9 @@ class Vector:
         """The whole vector."""
         return tirx.BufferLoad(self.buffer, [tirx.Ramp(0, 1, self.width)])
 
-    def at(self, cell: int) -> Any:
+    def at(self, cell: Any) -> Any:
         """One cell, a scalar."""
-        return tirx.BufferLoad(self.buffer, [tirx.IntImm("int32", cell)])
+        return tirx.BufferLoad(self.buffer, [cell])
 
     def store(self, value: Any) -> Any:
         """Statement that sets the whole vector."""

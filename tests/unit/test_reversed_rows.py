@@ -35,12 +35,16 @@ def instructions(text):
 
 
 @pytest.mark.parametrize("mcpu", ["x86-64-v3", "x86-64-v4"])
-@pytest.mark.parametrize("plan", PLANS[:2])
-def test_no_cell_is_moved_by_itself(plan, mcpu):
+@pytest.mark.parametrize("plan", [*PLANS[:2], PLANS[3]])
+@pytest.mark.parametrize(("lanes", "layout"), [(2, "dl"), (1, "ld")])
+def test_no_cell_is_moved_by_itself(lanes, layout, plan, mcpu):
     """Cell by cell the reversed loop had two to four times the instructions."""
     forward, backward = (
-        instructions(machine_code(library.linear_recurrence(2, 4096, reverse=reverse), plan, mcpu))
-        for reverse in (False, True)
+        instructions(machine_code(func, plan, mcpu))
+        for func in (
+            library.linear_recurrence(lanes, 4096, layout=layout, reverse=reverse)
+            for reverse in (False, True)
+        )
     )
     assert len(backward) <= 1.5 * len(forward)
     assert backward.count("vinsertps") <= forward.count("vinsertps") + 4
@@ -86,8 +90,9 @@ def filled(func):
 
 
 #: Past the caches go only rows in rising order.
-RUNS = [(func, plan) for func in (in_place, mixed) for plan in PLANS]
-RUNS.remove((in_place, PLANS[2]))
+column = library.linear_recurrence(1, 150, layout="ld", reverse=True)
+RUNS = [(func, plan) for func in (in_place, mixed, column) for plan in PLANS]
+RUNS = [(func, plan) for func, plan in RUNS if func is mixed or plan != PLANS[2]]
 
 
 @pytest.mark.parametrize(
