@@ -32,6 +32,11 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
 #: Cycles of a cell that is put into one of several vectors, or taken out of it, by itself.
 _APART = 0.65
+#: The same more for a cell of less than 4 bytes.
+_NARROW = 0.3
+#: Lines that come one by one in the time of a line of a strip whose next one is a row apart: often
+#: in another page of DRAM, which opens for it alone (three shapes on a Zen 4: 8 to 9 GB/s a core).
+_OPENED = 2.2
 #: Rows that a core's prefetcher follows at a time; of two inputs and an output, those of 4 lanes
 #: were as fast as of 2, of 8 took 1.4 times, of 16 five times as long.
 _FOLLOWED = 16
@@ -71,9 +76,9 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         memory["scattered"] = memory["moved"] - asked
         memory["moved"] = asked
     elif memory["footprint"] > chip.private * min(chip.cores, total.tasks):
-        lost = memory["moved"] * _unfollowed(step, width)
-        memory["scattered"] = lost
-        memory["moved"] -= lost
+        lost, jumping = _unfollowed(step, width), _jumping(step, chip, width)
+        memory["scattered"] = memory["moved"] * (lost + _OPENED * jumping)
+        memory["moved"] *= 1.0 - lost - jumping
     again = fetched_again(step, chip, width)
     if plan.vectorize and not plan.transpose:
         again += _evicted(step, chip, width)
@@ -102,6 +107,21 @@ def _unfollowed(step: Step, width: int) -> float:
     """The share of rows along time, ``width`` lanes of them at once, that no prefetcher follows."""
     apart = [a for a in moving(step) if a.along_time in (1, -1) and a.along_lane not in (0, 1)]
     return max(0.0, 1.0 - _FOLLOWED / max(1, width * len(apart)))
+
+
+def _jumping(step: Step, chip: CpuChip, width: int) -> float:
+    """The share of lines that come from memory in strips of one or two, a row from the last one."""
+    if step.loads + step.stores <= chip.shared or width >= step.lanes:
+        return 0.0
+    every = moving(step)
+    jumps = [
+        a
+        for a in every
+        if a.along_lane == 1
+        and abs(a.along_time or 0) * a.size > 2 * 64
+        and width * a.size <= 2 * 64
+    ]
+    return len(jumps) / len(every)
 
 
 def _halvings(width: int) -> list[int]:
@@ -156,7 +176,8 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
             cycles += vectors * a.issued
         else:
             # Lane by lane, put into vectors and taken out of them by shuffles.
-            cycles += size * a.times * (chip.apart if size < _STRIP else _APART)
+            apart = chip.apart if size < _STRIP else _APART
+            cycles += size * a.times * (apart + (_NARROW if a.size < 4 else 0.0))
     return cycles
 
 
