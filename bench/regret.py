@@ -3,6 +3,7 @@
 Each case is one interleaved run in one process: the default plan, the sequential loop and a sample
 of the space take turns, each woken by an untimed call; the least of each counts. Regret is the
 default's time over the best. Cases that look bad are timed a second time, alone with the best.
+Cores that are one for a while (`bench.cores`) are waited for.
 
     python -m bench.regret [--cases N] [--seed N] [--add] [--json bench/results/regret.json]
 
@@ -16,7 +17,7 @@ import json
 import random
 import sys
 from dataclasses import asdict, dataclass
-from math import exp, log
+from math import exp, inf, log
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import tvm
 from tvm.target import Target
 
 from bench.answers import close
+from bench.cores import on_cores
 from bench.regret_cases import Case, inputs_of, random_case
 from bench.timing import interleaved, machine
 from tvm_scan import Recurrence, default_plan, extract, parallelize
@@ -38,6 +40,8 @@ __all__ = ["main"]
 #: Regret from which a case is timed a second time.
 _OUTLIER = 1.15
 _LOOP = ScanPlan.of("cpu", "sequential")
+#: Pieces that a case is timed in.
+_PIECES = 3
 #: How far a plan may be from the loop, as a share of the largest value: it is the same program.
 _CLOSE = {"float64": 1e-9, "float32": 2e-3, "bfloat16": 5e-2, "float16": 2e-2}
 
@@ -56,6 +60,8 @@ class Row:
         Least times in microseconds.
     regret : float
         The default's over the best's.
+    apart : bool
+        Whether the cores were, see `bench.cores`.
     """
 
     case: str
@@ -65,6 +71,7 @@ class Row:
     loop_us: float
     best_us: float
     regret: float
+    apart: bool = True
 
 
 def sample(rng: random.Random, target: Target, found: Recurrence, count: int) -> list[ScanPlan]:
@@ -104,6 +111,7 @@ class Prepared:
         self.tensors = [tvm.runtime.tensor(v) for v in (*given, *zeros)]
         self.outputs = self.tensors[len(given) :]
         self.runs: dict[ScanPlan, Any] = {}
+        self.apart = True
         self.want = self._results(tvm.compile(self.func, target=target)[self.name])
 
     def _results(self, run: Any) -> list[np.ndarray]:
@@ -123,11 +131,18 @@ class Prepared:
         self.runs[plan] = run
 
     def times(self, plans: list[ScanPlan], seconds: float, least: int) -> dict[ScanPlan, float]:
-        """Least seconds of each, in turns."""
+        """Least seconds of each, in turns, in pieces for which the cores are apart."""
         calls = {str(p): (lambda run=self.runs[p]: run(*self.tensors)) for p in plans}
-        # A moment before each turn, so that the call that wakes its threads is not timed.
-        found = interleaved(calls, seconds=seconds, least=least, gap=1e-6)
-        return {p: found[str(p)].least for p in plans}
+        times = dict.fromkeys(plans, inf)
+
+        def piece() -> None:
+            # A moment before each turn, so that the call that wakes its threads is not timed.
+            rounds = -(-least // _PIECES)
+            found = interleaved(calls, seconds=seconds / _PIECES, least=rounds, gap=1e-6)
+            times.update({p: min(times[p], found[str(p)].least) for p in plans})
+
+        self.apart = on_cores(piece, _PIECES) and self.apart
+        return times
 
 
 def _zeros(param: Any) -> np.ndarray:
@@ -161,6 +176,7 @@ def measure(
         times[_LOOP] * 1e6,
         times[best] * 1e6,
         times[default] / times[best],
+        prepared.apart,
     )
     return row, times
 
@@ -174,6 +190,7 @@ def summary(rows: list[Row]) -> dict[str, Any]:
         "worst": max((row.regret for row in rows), default=1.0),
         "above_1.25": sum(row.regret > 1.25 for row in rows),
         "slower_than_loop": slower,
+        "not_apart": sum(not row.apart for row in rows),
     }
 
 
