@@ -22,6 +22,8 @@ _INTERLEAVED = 8
 #: The same where rows are neighbours in memory, and where a loop reads what it has written: more
 #: comparisons of addresses than LLVM makes.
 _NEIGHBOURING, _COMPARED = 30, 24
+#: Accesses whose addresses it compares as a row begins.
+_FEW = 3
 #: Cycles of a vector of memory there, and its bytes: LLVM takes no wider ones of most processors
 #: with AVX-512. On a Zen 3 (AVX2) 23 steps of 236 neighbours take 1.1 us, on an Emerald Rapids 1.3.
 _ACCESS, _WIDEST = 1.4, 32
@@ -160,7 +162,10 @@ def takes_rows_in_vectors(step: Step, loop: bool = False) -> bool:
         longest = _COMPARED if loop and step.history else _NEIGHBOURING
         return step.length <= longest and (loop or step.rows == step.lanes)
     if loop:
-        return step.length <= _INTERLEAVED and (step.backwards or not step.history)
+        # Reads of what was written stay apart, but where it compares the addresses of few arrays.
+        free = step.backwards or not step.history
+        compared = step.overlaps and len(step.accesses) <= _FEW
+        return step.length <= _INTERLEAVED and (free or compared)
     return step.length <= _INTERLEAVED and not step.backwards
 
 

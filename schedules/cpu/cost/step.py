@@ -117,6 +117,7 @@ class Step:
     state: bool
     backwards: bool
     history: bool
+    overlaps: bool
 
 
 def step_of(recurrence: Recurrence, steps: int | None = None) -> Step:
@@ -183,6 +184,7 @@ def _counted(recurrence: Recurrence) -> Step:
         state=any(carry.state_axes for carry in recurrence.carries),
         backwards=any((a.along_time or 0) < 0 for a in accesses),
         history=any(carry.register.timed for carry in recurrence.carries),
+        overlaps="tirx.noalias" not in (recurrence.func.attrs or {}),
     )
 
 
