@@ -103,8 +103,8 @@ def measured(seconds: float = 0.3) -> CpuChip:
     known, cores = machine_constants()[0], host_cores()
     start = _least(_loop(cumsum(1, 1)), seconds)
 
-    def step(func: Any, dtype: str = "float32") -> float:
-        return max(1e-11, (_least(_loop(func, dtype), seconds) - start) / _STEPS)
+    def step(func: Any, dtype: str = "float32", steps: int = _STEPS) -> float:
+        return max(1e-11, (_least(_loop(func, dtype), seconds) - start) / steps)
 
     cycle = step(linear_recurrence(1, _STEPS, "int32", gate="time"), "int32") / _INTEGER_STEP
     summed = step(cumsum(1, _STEPS)) / cycle
@@ -114,7 +114,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
     # Chains that take turns in runs of steps: more are under way the more of them wait. What a
     # product and its store take then says how many wait.
     interleaved = schedule_nests(linear_recurrence(_LANES, _RUNS), _target(), _INTERLEAVED)
-    taken = (_least(_loop(interleaved), seconds) - start) / (_LANES * _RUNS) / cycle
+    taken = step(interleaved, steps=_LANES * _RUNS) / cycle
     # What vectors take beside what is counted in them.
     chip = replace(with_features(known, _target()), integer_product=1.0)
 
@@ -134,7 +134,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
     of_integers, products, each = blocks(_RUNS_OF_TIME, "int32")
     # Eight rows in a vector, of which every step puts two cells in and takes one out.
     rows = schedule_nests(linear_recurrence(_LANES, _ROW), _target(), _ROWS)
-    apart = (_least(_loop(rows), seconds) - start) / (3 * _LANES * _ROW) / cycle
+    apart = step(rows, steps=3 * _LANES * _ROW) / cycle
     pooled = schedule_nests(cumsum(2, 1), _target(), ScanPlan.of("cpu", "lanes"))
     wake = max(1e-8, _least(_loop(pooled), seconds) - start)
     near = _copied(known.nearest // 4, 1, 2, seconds)
@@ -194,15 +194,15 @@ def _loop(func: Any, dtype: str = "float32") -> Callable[[], Any]:
     return lambda: run(*arrays)
 
 
-def _least(call: Callable[[], Any], seconds: float) -> float:
+def _least(call: Callable[[], Any], seconds: float, batch: int = _BATCH) -> float:
     """Least seconds of a call, in batches that a clock can tell apart."""
     call()
     begin, best = time.perf_counter(), float("inf")
     while time.perf_counter() - begin < seconds:
         first = time.perf_counter()
-        for _ in range(_BATCH):
+        for _ in range(batch):
             call()
-        best = min(best, (time.perf_counter() - first) / _BATCH)
+        best = min(best, (time.perf_counter() - first) / batch)
     return best
 
 
@@ -227,10 +227,5 @@ def _repeated(size: int, threads: int, count: int, seconds: float) -> float:
         for _ in range(count):
             np.copyto(*pair)
 
-    best, begin = float("inf"), time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
-        while time.perf_counter() - begin < seconds:
-            first = time.perf_counter()
-            list(pool.map(copy, arrays))
-            best = min(best, time.perf_counter() - first)
-    return best
+        return _least(lambda: list(pool.map(copy, arrays)), seconds, batch=1)
