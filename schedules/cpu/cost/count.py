@@ -91,14 +91,8 @@ class Path:
     @property
     def operations(self) -> float:
         """Instructions on it; calls are long."""
-        return (
-            self.sums
-            + self.products
-            + self.extremes
-            + self.simple
-            + self.quotients
-            + 16 * self.calls
-        )
+        short = self.sums + self.products + self.extremes + self.simple + self.quotients
+        return short + 16 * self.calls
 
     @property
     def weight(self) -> float:
@@ -223,6 +217,35 @@ def _is_product(node: Any) -> bool:
     return isinstance(node, tirx.Mul)
 
 
+def _is_float_extremum(e: Any) -> bool:
+    extremum = isinstance(e, tirx.Max | tirx.Min)
+    extremum = extremum or (isinstance(e, tirx.Select) and _is_extremum(e))
+    return extremum and is_float(tir.dtype_of(e))
+
+
+def _operands(e: Any) -> list[Any]:
+    """What the result of an operation waits for."""
+    if isinstance(e, Call):
+        return list(e.args)
+    if isinstance(e, tirx.Select):
+        values = [e.true_value, e.false_value]
+        return values if _is_float_extremum(e) else [e.condition, *values]
+    sides = ("value",) if isinstance(e, tirx.Cast) else ("a", "b")
+    return [getattr(e, side) for side in sides if hasattr(e, side)]
+
+
+def _latency(e: Any) -> dict[str, float]:
+    """What an operation adds to a path, by its class."""
+    name = (tir.call_name(e) or "").rpartition(".")[2]
+    if name in _CALLS:
+        return {"calls": _CALLS[name]}
+    if isinstance(e, _QUOTIENTS):
+        return {"quotients": 1}
+    if isinstance(e, tirx.Mul):
+        return {"products": 1} if is_float(tir.dtype_of(e)) else {"simple": 3}
+    return {"extremes": 1} if _is_float_extremum(e) else {"simple": 1}
+
+
 def chain_of(node: Any, starts: Any, *, scalar: bool = False) -> Path:
     """The longest path from one of some variables to an expression.
 
@@ -255,38 +278,10 @@ def chain_of(node: Any, starts: Any, *, scalar: bool = False) -> Path:
         return known[key]
 
     def step(e: Any) -> Path | None:
-        if isinstance(e, Call):
-            name = (tir.call_name(e) or "").rpartition(".")[2]
-            inner = longest(e.args)
-            if inner is None:
-                return None
-            return inner.plus(calls=_CALLS[name]) if name in _CALLS else inner.plus(simple=1)
-        if isinstance(e, tirx.Select):
-            values = [e.true_value, e.false_value]
-            if _is_extremum(e) and is_float(tir.dtype_of(e)):
-                inner = longest(values)
-                return None if inner is None else inner.plus(extremes=1)
-            inner = longest([e.condition, *values])
-            return None if inner is None else inner.plus(simple=1)
-        if isinstance(e, tirx.Cast | tirx.Not | tirx.BitwiseNot):
-            inner = longest([e.value if isinstance(e, tirx.Cast) else e.a])
-            return None if inner is None else inner.plus(simple=1)
-        operands = [getattr(e, side) for side in ("a", "b") if hasattr(e, side)]
-        if not operands:
-            return None
-        inner = longest(operands)
-        if inner is None:
-            return None
-        floats = is_float(tir.dtype_of(e.a))
-        if isinstance(e, tirx.Mul):
-            return inner.plus(products=1) if floats else inner.plus(simple=3)
-        if isinstance(e, tirx.Add | tirx.Sub) and floats:
+        if isinstance(e, tirx.Add | tirx.Sub) and is_float(tir.dtype_of(e)):
             return added(e)
-        if isinstance(e, _QUOTIENTS):
-            return inner.plus(quotients=1)
-        if isinstance(e, tirx.Max | tirx.Min) and floats:
-            return inner.plus(extremes=1)
-        return inner.plus(simple=1)
+        inner = longest(_operands(e))
+        return None if inner is None else inner.plus(**_latency(e))
 
     def added(e: Any) -> Path | None:
         """A sum: one product is a part of it, a second one is not."""

@@ -104,7 +104,7 @@ def past_share(plan: CpuPlan, step: Step) -> float:
         along, rows = step.length * size, step.rows
     else:
         width = min(plan.lane_block, step.lanes)
-        covered = step.lanes // width * width / step.lanes if width * size >= 64 else 0.0
+        covered = step.lanes // width * width / step.lanes
         along, rows = step.lanes * size, step.rows * step.length // step.lanes
     if width * size < 64:
         return 0.0
