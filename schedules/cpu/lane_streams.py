@@ -56,15 +56,17 @@ def _along_time(recurrence: Recurrence, buffer: Var, indices: Any) -> bool:
 
 def loads_along_time(recurrence: Recurrence) -> list[TensorLoad]:
     """Loads of a step in rows along time, each once."""
-    along_time: list[TensorLoad] = []
-    written = tir.VarMap((b, True) for b in recurrence.outputs)
-    for load in unconditional_loads(recurrence.body):
-        if load.source in written or str(load.source.scope()) == "local":
-            continue
-        fits = _along_time(recurrence, load.source, list(load.indices))
-        if fits and not any(tir.structurally_equal(load, other) for other in along_time):
-            along_time.append(load)
-    return along_time
+    return tir.each_once(
+        load
+        for load in unconditional_loads(recurrence.body)
+        if _is_input(recurrence, load) and _along_time(recurrence, load.source, list(load.indices))
+    )
+
+
+def _is_input(recurrence: Recurrence, load: TensorLoad) -> bool:
+    """Return whether a load is of memory that no step writes."""
+    written = any(load.source.same_as(output) for output in recurrence.outputs)
+    return not written and str(load.source.scope()) != "local"
 
 
 def stores_along_time(recurrence: Recurrence) -> list[tirx.BufferStore]:
@@ -90,7 +92,6 @@ _CELLS = 64
 def shared_loads(recurrence: Recurrence, steps: int) -> list[Shared]:
     """Loads along time, within constant loops, that all lanes share; tiles have ``steps`` steps."""
     time, lane = recurrence.time.var, recurrence.lanes[-1].var
-    written = tir.VarMap((b, True) for b in recurrence.outputs)
     bound = tir.variables_bound(recurrence.body)
     bound[time] = True
     shared: list[Shared] = []
@@ -107,8 +108,7 @@ def shared_loads(recurrence: Recurrence, steps: int) -> list[Shared]:
             if (
                 free
                 and prod(sizes) <= _CELLS
-                and load.source not in written
-                and str(load.source.scope()) != "local"
+                and _is_input(recurrence, load)
                 and square_side(tir.wide_dtype(tir.dtype_of(load.source))) > 0
                 and not tir.contains_var(list(load.indices), [lane])
             ):

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
 from tvm.tirx import ForKind
@@ -101,16 +100,19 @@ def line_store_ir(dtypes: Sequence[str]) -> str:
 
 def output_stores(recurrence: Recurrence) -> list[tirx.BufferStore]:
     """Stores of every step, outside of conditions and loops, to outputs that no step reads."""
-    read = tir.buffers_loaded(recurrence.body)
     written = tir.VarMap((b, True) for b in recurrence.outputs)
-    everywhere = [store.buffer for store in tir.nodes(recurrence.body, tirx.BufferStore)]
-    always = tir.nodes(recurrence.body, tirx.BufferStore, outside=(tirx.IfThenElse, tirx.For))
+    return [store for store in lone_stores(recurrence.body) if store.buffer in written]
+
+
+def lone_stores(code: Any) -> list[tirx.BufferStore]:
+    """Stores outside of conditions and loops to buffers that the code does not use otherwise."""
+    read = tir.buffers_loaded(code)
+    every = tir.nodes(code, tirx.BufferStore)
     return [
         store
-        for store in always
-        if store.buffer in written
-        and store.buffer not in read
-        and sum(store.buffer.same_as(other) for other in everywhere) == 1
+        for store in tir.nodes(code, tirx.BufferStore, outside=(tirx.IfThenElse, tirx.For))
+        if store.buffer not in read
+        and sum(store.buffer.same_as(other.buffer) for other in every) == 1
     ]
 
 
@@ -162,21 +164,18 @@ def hold_stores(recurrence: Recurrence, along: Var, width: int) -> HeldStores:
         for s in output_stores(recurrence)
         if _follows(s, along) and width % line_cells(_dtype(s)) == 0
     ]
-    cells = [local(f"out{i}", [1], tir.dtype_of(s.buffer)) for i, s in enumerate(stores)]
-    zero = tirx.IntImm("int32", 0)
-
-    def on_store(store: tirx.BufferStore) -> Any:
-        for cell, old in zip(cells, stores, strict=True):
-            if store.buffer.same_as(old.buffer):
-                return tirx.BufferStore(cell, store.value, [zero])
-        return store
-
     if not stores:
         return HeldStores(recurrence, ())
-    body = tvm_ffi.structural_map(recurrence.body, (tirx.BufferStore, on_store))
-    registers = (*recurrence.registers, *(register_of(cell) for cell in cells))
+    cells = tir.VarMap((s.buffer, local(f"out{i}", [1], _dtype(s))) for i, s in enumerate(stores))
+    zero = tirx.IntImm("int32", 0)
+
+    def moved(buffer: Var, _: list[Any]) -> tuple[Var, list[Any]] | None:
+        return (cells[buffer], [zero]) if buffer in cells else None
+
+    registers = (*recurrence.registers, *(register_of(cell) for _, cell in cells.items()))
+    body = tir.map_accesses(recurrence.body, moved)
     held = replace(recurrence, body=body, registers=registers)
-    return HeldStores(held, tuple(zip(cells, stores, strict=True)))
+    return HeldStores(held, tuple((cells[s.buffer], s) for s in stores))
 
 
 def _follows(store: tirx.BufferStore, along: Var) -> bool:

@@ -14,13 +14,13 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Var
-from tvm.ir.expr import TensorLoad
 from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.schedules.common.branches import unconditional_loads
 from tvm_scan.schedules.common.ir import as_dtype, loop
+from tvm_scan.schedules.cpu.line_stores import lone_stores
 from tvm_scan.schedules.cpu.vector_values import Vector
 
 #: Bytes of cells of which every processor shuffles whole vectors in one or two instructions.
@@ -66,9 +66,8 @@ class ReversedRows:
         """
         before: list[Any] = []
         after: list[Any] = []
-        loaded: list[tuple[TensorLoad, Vector]] = []
+        loaded = tir.ExprMap()
         stored = tir.buffers_stored(code)
-        read = tir.buffers_loaded(code)
         bound = tir.variables_bound(code)
 
         def row_of(buffer: Var, indices: list[Any]) -> _Row | None:
@@ -96,31 +95,23 @@ class ReversedRows:
         for load in unconditional_loads(code):
             # What the step writes itself it may read again.
             row = None if load.source in stored else row_of(load.source, list(load.indices))
-            if row is None or any(tir.structurally_equal(load, other) for other, _ in loaded):
+            if row is None or load in loaded:
                 continue
             vector = registers(load.source)
             before += row.load_into(vector)
-            loaded.append((load, vector))
+            loaded[load] = vector.at(v)
 
-        def on_load(load: TensorLoad) -> Any:
-            for other, vector in loaded:
-                if load.source.same_as(other.source) and tir.structurally_equal(load, other):
-                    return tirx.BufferLoad(vector.buffer, [v])
-            return load
-
-        written = _stored_always(code)
+        alone = tir.VarMap((store.buffer, True) for store in lone_stores(code))
 
         def on_store(store: tirx.BufferStore) -> Any:
-            row = None
-            if store.buffer in written and store.buffer not in read:
-                row = row_of(store.buffer, list(store.indices))
+            row = row_of(store.buffer, list(store.indices)) if store.buffer in alone else None
             if row is None:
                 return store
             vector = registers(store.buffer)
             after.extend(row.store_from(vector))
             return tirx.BufferStore(vector.buffer, store.value, [v])
 
-        code = tvm_ffi.structural_map(code, (TensorLoad, on_load))
+        code = tir.map_loads(code, lambda load: loaded.get(load, load))
         code = tvm_ffi.structural_map(code, (tirx.BufferStore, on_store))
         return before, code, after
 
@@ -172,14 +163,3 @@ class _Row:
 
 def _reversed(row: Any, width: int) -> Any:
     return tirx.Shuffle([row], list(reversed(range(width))))
-
-
-def _stored_always(code: Any) -> tir.VarMap:
-    """Buffers that the code stores to once, whatever its conditions are."""
-    every = tir.nodes(code, tirx.BufferStore)
-    always = tir.nodes(code, tirx.BufferStore, outside=(tirx.IfThenElse, tirx.For))
-    return tir.VarMap(
-        (store.buffer, True)
-        for store in always
-        if sum(other.buffer.same_as(store.buffer) for other in every) == 1
-    )

@@ -60,8 +60,7 @@ def step_parts(recurrence: Recurrence, body: Any, slot: Var, steps: int) -> Step
     first, last = apart.index(False), len(stmts) - apart[::-1].index(False)
     first = first if _is_long(stmts[:first]) else 0
     last = last if _is_long(stmts[last:]) else len(stmts)
-    parts = [stmts[:first], stmts[first:last], stmts[last:]]
-    parts = [part for part in parts if part]
+    parts = [part for part in (stmts[:first], stmts[first:last], stmts[last:]) if part]
     shared = [v for v in values.keys() if sum(tir.contains_var(p, [v]) for p in parts) > 1]
     table = tir.VarMap(
         (value, local(f"{value.name}_of_steps", [steps], tir.dtype_of(value))) for value in shared
@@ -96,11 +95,8 @@ def _is_apart(stmt: Any, recurrence: Recurrence, values: tir.VarMap, body: Any) 
     """Return whether a statement reads inputs and values of its step, and sets values and tiles."""
     registers = tir.VarMap((b, True) for r in recurrence.registers for b in (r.local, *r.previous))
     changing = tir.buffers_stored(body)
-    for register in recurrence.registers:
-        for previous in register.previous:
-            changing[previous] = True
-    for output in recurrence.outputs:
-        changing[output] = True
+    for buffer in (*recurrence.outputs, *(p for r in recurrence.registers for p in r.previous)):
+        changing[buffer] = True
     if any(b in changing and b not in values for b in tir.buffers_loaded(stmt).keys()):
         return False
     return all(

@@ -58,40 +58,22 @@ class StripSums(Pool):
 
 def _sums_of(loop: tirx.For) -> list[TensorLoad]:
     """Cells of local buffers that every iteration changes, the same one each time and no other."""
-    if not (tir.as_int(loop.extent) or 0) > 1 or _has_loop_or_condition(loop.body):
+    nested = tir.nodes(loop.body, tirx.For, tirx.IfThenElse)
+    if nested or not (tir.as_int(loop.extent) or 0) > 1:
         return []
-    cells = tir.VarMap()
-    apart = tir.VarMap()
-    for buffer, indices, is_store in _accesses(loop.body):
-        if str(buffer.scope()) != "local":
-            continue
-        known = cells.get(buffer)
-        fixed = not tir.contains_var(indices, [loop.loop_var])
-        if not fixed or (known is not None and not _same(known[0], indices)):
-            apart[buffer] = True
-        cells[buffer] = (indices, is_store or (known is not None and known[1]))
+    cells = tir.each_once(
+        part if isinstance(part, TensorLoad) else tirx.BufferLoad(part.buffer, part.indices)
+        for part in tir.nodes(loop.body, tirx.BufferStore, TensorLoad)
+    )
+    stored = tir.buffers_stored(loop.body)
     return [
-        tirx.BufferLoad(buffer, indices)
-        for buffer, (indices, is_stored) in cells.items()
-        if is_stored and buffer not in apart
+        cell
+        for cell in cells
+        if str(cell.source.scope()) == "local"
+        and cell.source in stored
+        and not tir.contains_var(list(cell.indices), [loop.loop_var])
+        and sum(cell.source.same_as(other.source) for other in cells) == 1
     ]
-
-
-def _accesses(stmt: Any) -> list[tuple[Var, list[Any], bool]]:
-    return [
-        (part.source, list(part.indices), False)
-        if isinstance(part, TensorLoad)
-        else (part.buffer, list(part.indices), True)
-        for part in tir.nodes(stmt, tirx.BufferStore, TensorLoad)
-    ]
-
-
-def _same(left: list[Any], right: list[Any]) -> bool:
-    return all(map(tir.structurally_equal, left, right))
-
-
-def _has_loop_or_condition(stmt: Any) -> bool:
-    return bool(tir.nodes(stmt, tirx.For, tirx.IfThenElse))
 
 
 def _moved(stmt: Any, cell: TensorLoad, register: Var, lane: Any) -> Any:
