@@ -85,9 +85,7 @@ def interleaved_chains(
         ``step(chain, i)`` is the statement of one step of one chain.
     """
     run = RUN if chains > 1 else 1
-    runs = tir.simplify(extent // run)
-    done = tir.simplify(runs * run)
-    rest = tir.simplify(extent - done)
+    runs, done, rest = whole_parts(extent, run)
 
     def run_of_each(n: Any) -> Any:
         def steps(chain: Any) -> Any:
@@ -261,6 +259,13 @@ def chunks_over(
 def parts_of(extent: Any, size: int) -> Any:
     """Number of parts of that size which an extent has, the last of them not always whole."""
     return tir.simplify((extent + size - 1) // size)
+
+
+def whole_parts(extent: Any, size: int) -> tuple[Any, Any, Any]:
+    """Number of parts of that size which an extent has whole, what is in them, and the rest."""
+    parts = tir.simplify(extent // size)
+    inside = tir.simplify(parts * size)
+    return parts, inside, tir.simplify(extent - inside)
 
 
 def at_least_one(extent: Any) -> Any:

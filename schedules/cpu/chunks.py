@@ -18,22 +18,16 @@ from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, local, loo
 from tvm_scan.schedules.common.lanes import decode_lanes, guard_of
 from tvm_scan.schedules.common.phases import Phases
 from tvm_scan.schedules.common.replica import Replica
-from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.plans import CpuPlan
 
 
-def build_chunks(recurrence: Recurrence, plan: CpuPlan) -> Built:
-    """Reduce chunks to elements, scan the elements of a lane, replay the chunks.
+class ChunkPhases(Phases):
+    """Chunks are reduced to elements, the elements of a lane scanned, the chunks replayed.
 
     A lane is cut into ``chunks`` chunks of about ``L // chunks`` steps; the last one also takes
     the remainder. ``lane_block`` chunks are interleaved in one task to hide latency.
     """
-    return _Chunks(recurrence, plan).build()
-
-
-class _Chunks(Phases):
-    """The three phases, which share the chunks' elements and carries in memory."""
 
     def __init__(self, recurrence: Recurrence, plan: CpuPlan) -> None:
         super().__init__(recurrence)

@@ -26,14 +26,11 @@ from tvm_scan.schedules.cpu.cost.parts import takes_rows_in_vectors
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores, with_line_stores
-from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, block_sizes
 from tvm_scan.schedules.cpu.strip_sums import StripSums
 from tvm_scan.schedules.cpu.time_vector import TimeVector
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
 from tvm_scan.schedules.machine.terms import apart
-
-#: Lanes of one vector operation; TVM splits it into what the machine has.
-_VECTOR = 32
 
 
 def build_lanes(recurrence: Recurrence, plan: CpuPlan) -> Built:
@@ -43,29 +40,23 @@ def build_lanes(recurrence: Recurrence, plan: CpuPlan) -> Built:
     lane axis is contiguous in memory, else interleaved, so that the latency of one lane's
     chain hides behind the others. Lanes beyond the last full block run one by one.
     """
-    # A guard may cut through a block of lanes: then every lane asks for itself.
-    alone = not recurrence.lanes or recurrence.guard is not None
-    width = 1 if alone else plan.lane_block
     if plan.time_vector:
         return Built([_vector_nest(recurrence, plan)], [])
-    if width == 1:
-        return Built([_lane_nest(recurrence, 1, plan, lane_count(recurrence), None)], [])
-    lanes = recurrence.lanes[-1].extent
-    outer = int_const(1, lanes)
-    for axis in recurrence.lanes[:-1]:
-        outer = outer * axis.extent
-    outer = tir.simplify(outer)
-    # A constant remainder goes to narrower blocks, so that few lanes run one by one.
-    widths = [width, 1] if tir.as_int(lanes) is None else _halvings(width)
-    nests, done = [], int_const(0, lanes)
-    for size in widths:
-        full = tir.simplify((lanes - done) // size)
-        if tir.as_int(full) != 0:
-            nests.append(_lane_nest(recurrence, size, plan, outer, full, done))
-            done = tir.simplify(done + full * size)
-    if not nests:
-        nests.append(_lane_nest(recurrence, 1, plan, lane_count(recurrence), None))
-    return Built(nests, [])
+    nests = []
+    # A guard may cut through a block of lanes: then every lane asks for itself.
+    if recurrence.lanes and recurrence.guard is None and plan.lane_block > 1:
+        lanes = recurrence.lanes[-1].extent
+        others = [axis.extent for axis in recurrence.lanes[:-1]]
+        outer = tir.simplify(prod(others, start=int_const(1, lanes)))
+        # A constant remainder goes to narrower blocks.
+        widths = [plan.lane_block, 1] if tir.as_int(lanes) is None else block_sizes(plan.lane_block)
+        done = int_const(0, lanes)
+        for size in widths:
+            full = tir.simplify((lanes - done) // size)
+            if tir.as_int(full) != 0:
+                nests.append(_lane_nest(recurrence, size, plan, outer, full, done))
+                done = tir.simplify(done + full * size)
+    return Built(nests or [_lane_nest(recurrence, 1, plan, lane_count(recurrence))], [])
 
 
 def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
@@ -73,8 +64,8 @@ def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
     rows = lane_count(recurrence)
     row = tirx.Var("v_row", tir.dtype_of(rows))
     lanes = decode_lanes(recurrence, row)
-    single = Replica(recurrence, lanes, unroll=False)
-    vectors = TimeVector(recurrence, lanes, plan, single)
+    vectors = TimeVector(recurrence, lanes, plan)
+    single = vectors.single
     extent = recurrence.time.extent
     start = int_const(0, extent)
     head = None
@@ -87,8 +78,7 @@ def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
     stmts = [vectors.begin(), single.begin(), single.boundary(), head, steps, single.finish()]
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
     body = with_line_stores(_apart(body, recurrence), vectors.held.dtypes)
-    registers = [*single.buffers, *vectors.buffers]
-    kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
+    kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, vectors.buffers)
     # A single lane needs no pool, whose start costs more than a thousand steps.
     kind = ForKind.SERIAL if tir.as_int(rows) == 1 else ForKind.PARALLEL
     return loop("row", rows, lambda r: on_stack(kernel).block([(row, rows, r)]), kind)
@@ -99,16 +89,13 @@ def _apart(row: Any, recurrence: Recurrence) -> Any:
     return row if takes_rows_in_vectors(step_of(recurrence)) else apart(row)
 
 
-def _halvings(width: int) -> list[int]:
-    sizes = [width]
-    while sizes[-1] > 1:
-        half = sizes[-1] // 2
-        sizes.append(half if half <= _VECTOR else half // _VECTOR * _VECTOR)
-    return sizes
-
-
 def _lane_nest(
-    recurrence: Recurrence, width: int, plan: CpuPlan, outer: Any, inner: Any, offset: Any = None
+    recurrence: Recurrence,
+    width: int,
+    plan: CpuPlan,
+    outer: Any,
+    inner: Any = None,
+    offset: Any = None,
 ) -> Any:
     time = recurrence.time
     rows = outer if inner is None else tir.simplify(outer * inner)
@@ -117,7 +104,7 @@ def _lane_nest(
     if inner is None:
         lanes = decode_lanes(recurrence, row)
     else:
-        last = tir.simplify((row % inner) * width) + (0 if offset is None else offset)
+        last = tir.simplify((row % inner) * width) + offset
         number = (row // inner) * recurrence.lanes[-1].extent
         lanes = [*decode_lanes(recurrence, number)[:-1], last]
     fill = None
@@ -134,8 +121,8 @@ def _lane_nest(
         recurrence = held.recurrence
     replica = Replica(recurrence, lanes, unroll=False, width=width)
 
-    probe, pool = tirx.Var("u", dtype), Pool(min(width, _VECTOR))
-    sums = StripSums(_VECTOR)
+    probe, pool = tirx.Var("u", dtype), Pool(min(width, VECTOR))
+    sums = StripSums(VECTOR)
 
     def across(make: Any) -> Any:
         """``make`` for each lane of the block."""
@@ -151,22 +138,18 @@ def _lane_nest(
 
         def vector(u: Any, lane: Any) -> Any:
             stmt = code(u)
-            if width > _VECTOR and kind == ForKind.VECTORIZED:
+            if width > VECTOR and kind == ForKind.VECTORIZED:
                 stmt = sums(stmt, lane)
             if plan.library_math:
                 return stmt
             return with_vector_math(stmt, pool, lane, ldexp=plan.ldexp)
 
-        if width <= _VECTOR:
-            return loop("u", width, lambda u: vector(u, u), kind, dtype)
+        def strip(w: Any) -> Any:
+            cells = min(width, VECTOR)
+            return loop("u", cells, lambda u: vector(w * VECTOR + u, u), kind, dtype)
+
         # A wide block is a strip of memory rows: many vectors per step, carries in L1.
-        lanes_each = int_const(_VECTOR, dtype)
-        return loop(
-            "w",
-            width // _VECTOR,
-            lambda w: loop("u", _VECTOR, lambda u: vector(w * lanes_each + u, u), kind, dtype),
-            dtype=dtype,
-        )
+        return loop("w", max(1, width // VECTOR), strip, dtype=dtype)
 
     stmts = [across(replica.begin)]
     if fill is not None:
@@ -210,5 +193,5 @@ def _lane_nest(
 
 def _arrays(replica: Replica, tiles: LaneTiles | None, width: int) -> list[Var]:
     """Buffers of a block of lanes that hold more than one vector."""
-    wide = [b for b in replica.buffers if prod(int(e) for e in tir.shape_of(b)) > _VECTOR]
+    wide = [b for b in replica.buffers if prod(int(e) for e in tir.shape_of(b)) > VECTOR]
     return [*wide, *(tiles.arrays if tiles else [])] if width > 1 else []

@@ -21,7 +21,7 @@ from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.invariants import register_of
-from tvm_scan.schedules.common.ir import as_dtype, each, int_const, local, loop
+from tvm_scan.schedules.common.ir import as_dtype, each, int_const, local, loop, whole_parts
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.cpu.lane_streams import (
     Shared,
@@ -67,38 +67,35 @@ class LaneTiles:
         }
         self.slot = tirx.Var("slot", "int32")
         self.streams = [
-            Stream(buffer, tuple(indices), self._tile(i, buffer), out)
+            Stream(buffer, tuple(indices), local(f"tile{i}", [self.steps], _wide(buffer)), out)
             for i, (buffer, indices, out) in enumerate(named)
         ]
         self.shared = shared_loads(recurrence, self.steps)
-        body = self._through_tiles(recurrence.body, loads, stores)
+        body = self._through_tiles(recurrence.body, loads)
         self.parts = step_parts(recurrence, body, self.slot, self.steps)
         tiles = tuple(register_of(stream.tile) for stream in self.streams)
         registers = (*tiles, *self.parts.registers)
         #: With the tiles among its registers.
         self.recurrence = replace(recurrence, registers=(*recurrence.registers, *registers))
 
-    def _tile(self, i: int, buffer: Var) -> Var:
-        return local(f"tile{i}", [self.steps], _wide(buffer))
-
-    def _through_tiles(self, body: Any, loads: list[Any], stores: list[Any]) -> Any:
-        inputs, outputs = self.streams[: len(loads)], self.streams[len(loads) :]
+    def _through_tiles(self, body: Any, loads: list[TensorLoad]) -> Any:
+        tiled = tir.ExprMap()
+        # Of equal loads that share tiles the first has its cells read.
+        for shared in reversed(self.shared):
+            slot = self.slot if shared.ahead else int_const(self.steps - 1, "int32") - self.slot
+            indices = [*(var for var, _ in shared.loops), slot]
+            tiled[shared.load] = tirx.BufferLoad(shared.tile, indices)
+        for load, stream in zip(loads, self.streams[: len(loads)], strict=True):
+            tiled[load] = tirx.BufferLoad(stream.tile, [self.slot])
+        outputs = tir.VarMap((s.buffer, s.tile) for s in self.streams if s.is_output)
 
         def on_load(load: TensorLoad) -> Any:
-            for old, stream in zip(loads, inputs, strict=True):
-                if load.source.same_as(old.source) and tir.structurally_equal(load, old):
-                    return _as(tirx.BufferLoad(stream.tile, [self.slot]), load.source)
-            for shared in self.shared:
-                if tir.structurally_equal(load, shared.load):
-                    indices = [*(var for var, _ in shared.loops), self._index_in_line(shared)]
-                    return _as(tirx.BufferLoad(shared.tile, indices), load.source)
-            return load
+            return as_dtype(tiled.get(load, load), tir.dtype_of(load))
 
         def on_store(store: tirx.BufferStore) -> Any:
-            for old, stream in zip(stores, outputs, strict=True):
-                if store.buffer.same_as(old.buffer):
-                    return tirx.BufferStore(stream.tile, _wide_value(store.value), [self.slot])
-            return store
+            if store.buffer not in outputs:
+                return store
+            return tirx.BufferStore(outputs[store.buffer], _wide_value(store.value), [self.slot])
 
         body = tvm_ffi.structural_map(body, [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
         return tvm_ffi.structural_map(body, (tirx.Cast, self._wide_again))
@@ -112,9 +109,6 @@ class LaneTiles:
         same = tir.dtype_of(inner.value) == tir.dtype_of(cast)
         held = any(inner.value.source.same_as(tile) for tile in tiles)
         return inner.value if same and held else cast
-
-    def _index_in_line(self, shared: Shared) -> Any:
-        return self.slot if shared.ahead else tirx.IntImm("int32", self.steps - 1) - self.slot
 
     @property
     def buffers(self) -> list[Var]:
@@ -138,12 +132,10 @@ class LaneTiles:
             ``across(make)`` is ``make(lane)`` for every lane of the block.
         """
         extent = self.time.extent
-        steps = int_const(self.steps, extent)
-        full = tir.simplify(extent // steps)
-        done = tir.simplify(full * steps)
+        full, done, rest = whole_parts(extent, self.steps)
 
         def tile(n: Any) -> Any:
-            first = n * steps
+            first = n * self.steps
 
             def steps_of(part: Any) -> Any:
                 def step(i: Any) -> Any:
@@ -158,7 +150,6 @@ class LaneTiles:
             outputs = [self._move(s, replica, first) for s in self.streams if s.is_output]
             return tir.seq([*inputs, *map(steps_of, self.parts.bodies), *outputs])
 
-        rest = tir.simplify(extent - done)
         single = loop("i", rest, lambda i: across(lambda u: replica.step(done + i, u)))
         return tir.seq([loop("n", full, tile), single])
 
@@ -268,12 +259,6 @@ def _is_narrow(buffer: Var) -> bool:
 
 def _wide(buffer: Var) -> str:
     return tir.wide_dtype(tir.dtype_of(buffer))
-
-
-def _as(value: Any, buffer: Var) -> Any:
-    """A scalar in the dtype of a buffer."""
-    dtype = tir.dtype_of(buffer)
-    return value if tir.dtype_of(value) == dtype else tirx.Cast(dtype, value)
 
 
 def _wide_value(value: Any) -> Any:

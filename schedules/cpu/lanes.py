@@ -22,7 +22,7 @@ from tvm_scan.schedules.cpu.plans import (
     has_ldexp,
     past_caches,
     vector_branches,
-    vector_shapes,
+    vector_plans,
 )
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
@@ -143,9 +143,9 @@ class Lanes(CpuPlan):
                 for width in (16, 32, 64):
                     for line in past if width <= step.lanes else ():
                         yield tiles.with_(lane_block=width, nontemporal=line)
-        for width, runs in vector_shapes(recurrence):
-            for line in past if width <= step.length else ():
-                yield cls(time_vector=width, time_runs=runs, nontemporal=line, ldexp=ldexp)
+        for plan in vector_plans(cls(ldexp=ldexp), recurrence):
+            for line in past if plan.time_vector <= step.length else ():
+                yield plan.with_(nontemporal=line)
 
     @classmethod
     def _strips(cls, step: Step, ldexp: bool, past: tuple[bool, ...]) -> Iterator[Lanes]:

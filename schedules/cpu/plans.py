@@ -15,18 +15,19 @@ from tvm_scan.schedules.branch import Branch, Choices, powers
 from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.line_stores import takes_line_stores
+from tvm_scan.schedules.cpu.time_runs import RUN
 from tvm_scan.schedules.cpu.vector_math import has_transcendentals
 from tvm_scan.schedules.cpu.vector_values import takes_time_vectors
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuCost, CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import VectorScan
-from tvm_scan.schedules.plan import ScanPlan
+from tvm_scan.schedules.plan import Plan, ScanPlan
 
+#: Lanes of one vector operation; TVM splits it into what the machine has.
+VECTOR = 32
 #: Fewest steps in a chunk that are worth a task of their own.
 _LEAST_CHUNK = 16
-#: Steps of a vector's cell where cells hold runs.
-_RUN = 4
 #: Whether cells hold runs -> steps of a vector.
 _SHAPES = ((False, (4, 8, 16, 32)), (True, (16, 32, 64)))
 
@@ -82,7 +83,7 @@ class CpuPlan(ScanPlan):
         levels = log2(self.time_vector) if self.time_vector else 0
         if self.time_runs:
             # Runs of steps meet once for as many vectors.
-            levels = (_RUN - 1 + log2(self.time_vector / _RUN)) / _RUN + 1
+            levels = (RUN - 1 + log2(self.time_vector / RUN)) / RUN + 1
         return reduced + levels * steps
 
     @abstractmethod
@@ -185,8 +186,17 @@ class CpuPlan(ScanPlan):
 
     def drawn_vector(self) -> VectorScan:
         """Return the drawing of a vector of time."""
-        run = _RUN if self.time_runs else 1
+        run = RUN if self.time_runs else 1
         return VectorScan(self.time_vector // run, run)
+
+
+def block_sizes(width: int) -> list[int]:
+    """Lanes of a block, and of narrower ones for what it leaves: few lanes run one by one."""
+    sizes = [width]
+    while sizes[-1] > 1:
+        half = sizes[-1] // 2
+        sizes.append(half if half <= VECTOR else half // VECTOR * VECTOR)
+    return sizes
 
 
 def has_ldexp(machine: Machine, recurrence: Recurrence) -> bool:
@@ -207,11 +217,11 @@ def chunk_counts(machine: Machine, recurrence: Recurrence) -> tuple[int, ...]:
     return tuple(sorted(c for c in {*powers(2, 4096), *by_core} if 2 <= c <= most))
 
 
-def vector_shapes(recurrence: Recurrence) -> list[tuple[int, bool]]:
-    """Widths of vectors of time, and whether their cells hold runs of steps."""
+def vector_plans(base: Plan, recurrence: Recurrence) -> list[Plan]:
+    """Vectors of time of every width, with runs of steps in every cell or without."""
     if not takes_time_vectors(recurrence):
         return []
-    return [(w, runs) for runs, widths in _SHAPES for w in widths]
+    return [base.with_(time_vector=w, time_runs=runs) for runs, widths in _SHAPES for w in widths]
 
 
 def vector_branches(

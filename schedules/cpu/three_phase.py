@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, ClassVar
 
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import chunks_too_short, known_extent
-from tvm_scan.schedules.cpu.chunks import build_chunks
+from tvm_scan.schedules.cpu.chunks import ChunkPhases
 from tvm_scan.schedules.cpu.cost.chunks import three_phase_work
 from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.plans import (
@@ -18,9 +19,9 @@ from tvm_scan.schedules.cpu.plans import (
     chunk_counts,
     has_ldexp,
     vector_branches,
-    vector_shapes,
+    vector_plans,
 )
-from tvm_scan.schedules.cpu.vector_chunks import build_vector_chunks
+from tvm_scan.schedules.cpu.vector_chunks import VectorPhases
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 from tvm_scan.schedules.machine.machine import Machine
@@ -98,9 +99,8 @@ class ThreePhase(CpuPlan):
 
     def build(self, recurrence: Recurrence) -> Built:
         """Return a reduction and a scan for each level of carries, and the replay."""
-        if self.time_vector:
-            return build_vector_chunks(recurrence, self)
-        return build_chunks(recurrence, self)
+        phases = VectorPhases if self.time_vector else ChunkPhases
+        return phases(recurrence, self).build()
 
     def why_wasteful(self, steps: int) -> str | None:
         """Say so of chunks of a few steps, which cost more than they share out."""
@@ -131,16 +131,10 @@ class ThreePhase(CpuPlan):
             return
         past = (False, True) if machine.line_stores else (False,)
         if step.rows < 2 * cores and step.length >= _LEAST_SHARED:
-            for width, runs in vector_shapes(recurrence):
-                base = cls(
-                    time_vector=width,
-                    time_runs=runs,
-                    ldexp=has_ldexp(machine, recurrence),
-                )
-                for chunks in (cores, 4 * cores):
-                    for tile in (0, _TILES[1]) if step.length >= 4 * _TILES[1] else (0,):
-                        for line in past:
-                            yield base.with_(chunks=chunks, cache_steps=tile, nontemporal=line)
+            tiles = (0, _TILES[1]) if step.length >= 4 * _TILES[1] else (0,)
+            vectors = vector_plans(cls(ldexp=has_ldexp(machine, recurrence)), recurrence)
+            for plan, chunks, tile, line in product(vectors, (cores, 4 * cores), tiles, past):
+                yield plan.with_(chunks=chunks, cache_steps=tile, nontemporal=line)
         least = _LEAST_OF_CALLS if step.transcendental else _LEAST_OF_STEPS
         if step.rows < 4 * cores and step.length >= least * 4 * cores:
             for streams in (1, 4):

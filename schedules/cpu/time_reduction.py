@@ -8,10 +8,10 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.algebra.base import Combine
+from tvm_scan.algebra.base import Combine, Element
 from tvm_scan.recurrence import Group
 from tvm_scan.schedules.common.elements import Elements
-from tvm_scan.schedules.cpu.vector_values import Vector, all_on_vectors, names
+from tvm_scan.schedules.cpu.vector_values import Vector, on_vectors, set_vectors, variables
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.cpu.time_vector import TimeVector
@@ -58,20 +58,19 @@ class TimeReduction:
     def _group(self, i: int, group: Group, held: Elements, lead: list[Any], first: Any) -> Any:
         algebra, plain = group.algebra, group.algebra.plainly()
 
+        def flushed(earlier: Element, later: Element) -> Element:
+            return algebra.flush(algebra.combine(earlier, later))
+
         def add(total: tuple[Any, ...]) -> Any:
-            left, right, _ = names(algebra, [])
-            table = tir.VarMap(zip(left, held.load(i, lead, []), strict=True))
-            for var, part in zip(right, total, strict=True):
-                table[var] = part
-            binds, element = all_on_vectors(algebra.flush(algebra.combine(left, right)), table, 1)
+            binds, element = on_vectors(flushed, held.load(i, lead, []), total, 1)
             return tir.seq([*binds, held.store(i, lead, [], element)])
 
         def tree(combine: Combine) -> tuple[list[Any], tuple[Any, ...]]:
             out: list[Any] = []
-            parts = self._pairs(i, group, combine, first, 0, _BATCH, out)
-            total = self._halves(i, group, combine, parts, out)
+            parts = self._pairs(i, combine, first, 0, _BATCH, out)
+            total = self._halves(i, combine, parts, out)
             if algebra.reuses_parts:
-                named = tuple(tirx.Var(f"total{j}", d) for j, d in enumerate(algebra.dtypes))
+                named = variables("total", algebra.dtypes)
                 out += [tirx.Bind(name, part) for name, part in zip(named, total, strict=True)]
                 total = named
             return out, total
@@ -86,14 +85,7 @@ class TimeReduction:
         return tir.seq([*usual, tirx.IfThenElse(plain.exact(quick), add(quick), again)])
 
     def _pairs(
-        self,
-        i: int,
-        group: Group,
-        combine: Combine,
-        first: Any,
-        begin: int,
-        count: int,
-        out: list[Any],
+        self, i: int, combine: Combine, first: Any, begin: int, count: int, out: list[Any]
     ) -> list[Vector]:
         """One vector of elements for ``count`` vectors of steps, each cell a run of steps."""
         parts = self._registers(i, f"{begin}x{count}", self.width)
@@ -101,43 +93,33 @@ class TimeReduction:
             out.append(self.vectors.lift(i, parts, first + begin * self.width))
             return parts
         half = count // 2
-        earlier = self._pairs(i, group, combine, first, begin, half, out)
-        later = self._pairs(i, group, combine, first, begin + half, half, out)
+        earlier = self._pairs(i, combine, first, begin, half, out)
+        later = self._pairs(i, combine, first, begin + half, half, out)
         sources = [[a.load(), b.load()] for a, b in zip(earlier, later, strict=True)]
-        self._meet(group, combine, sources, parts, self.width, out)
+        out += _met(combine, sources, parts)
         return parts
 
     def _halves(
-        self, i: int, group: Group, combine: Combine, parts: list[Vector], out: list[Any]
+        self, i: int, combine: Combine, parts: list[Vector], out: list[Any]
     ) -> tuple[Any, ...]:
         width = self.width
         while width > 2:
             width //= 2
             halves = self._registers(i, f"half{width}", width)
-            self._meet(group, combine, [[p.load()] for p in parts], halves, width, out)
+            out += _met(combine, [[p.load()] for p in parts], halves)
             parts = halves
-        left, right, _ = names(group.algebra, [])
-        table = tir.VarMap((var, part.at(0)) for var, part in zip(left, parts, strict=True))
-        for var, part in zip(right, parts, strict=True):
-            table[var] = part.at(1)
-        binds, total = all_on_vectors(combine(left, right), table, 1)
+        binds, total = on_vectors(combine, [p.at(0) for p in parts], [p.at(1) for p in parts], 1)
         out += binds
         return tuple(total)
 
-    def _meet(
-        self,
-        group: Group,
-        combine: Combine,
-        sources: list[list[Any]],
-        targets: list[Vector],
-        width: int,
-        out: list[Any],
-    ) -> None:
-        """``targets``: the even cells of the sources followed by the odd ones."""
-        left, right, _ = names(group.algebra, [])
-        table = tir.VarMap()
-        for parity, variables in enumerate((left, right)):
-            for var, vectors in zip(variables, sources, strict=True):
-                table[var] = tirx.Shuffle(vectors, [2 * v + parity for v in range(width)])
-        binds, values = all_on_vectors(combine(left, right), table, width)
-        out += [*binds, *(t.store(v) for t, v in zip(targets, values, strict=True))]
+
+def _met(combine: Combine, sources: list[list[Any]], targets: list[Vector]) -> list[Any]:
+    """Set ``targets`` to the even cells of the sources followed by the odd ones."""
+    even, odd = (
+        [
+            tirx.Shuffle(vectors, [2 * v + parity for v in range(targets[0].width)])
+            for vectors in sources
+        ]
+        for parity in range(2)
+    )
+    return set_vectors(targets, combine, even, odd)

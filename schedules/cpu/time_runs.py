@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from tvm import tirx
 from tvm.ir import Var
 
-from tvm_scan import tir
 from tvm_scan.algebra.base import Combine
 from tvm_scan.recurrence import Group
-from tvm_scan.schedules.cpu.vector_values import Vector, all_on_vectors, names
+from tvm_scan.schedules.cpu.cell_scan import CellScan
+from tvm_scan.schedules.cpu.vector_values import Vector, set_vectors
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.cpu.time_vector import TimeVector
@@ -82,20 +82,13 @@ class TimeRuns:
 
     def __init__(self, vectors: TimeVector) -> None:
         self.vectors, self.width = vectors, vectors.width // RUN
-        blocks = self.width // RUN
-        #: Which run cell ``i`` holds, and which cell holds run ``g``.
-        self.run_of = [i % RUN * blocks + i // RUN for i in range(self.width)]
-        self.cell_of = [g % blocks * RUN + g // blocks for g in range(self.width)]
-        recurrence = vectors.recurrence
+        blocks, recurrence = self.width // RUN, vectors.recurrence
+        #: The totals of the runs.
+        self.totals = CellScan(
+            recurrence, "g", [i % RUN * blocks + i // RUN for i in range(self.width)]
+        )
         self.columns = {
             i: [_Columns(f"c{i}{j}_", self.width, d) for j, d in enumerate(g.algebra.dtypes)]
-            for i, g in enumerate(recurrence.groups)
-        }
-        self.totals = {
-            i: [
-                [Vector(f"g{side}{i}{j}", self.width, d) for j, d in enumerate(g.algebra.dtypes)]
-                for side in range(2)
-            ]
             for i, g in enumerate(recurrence.groups)
         }
         self.before = {
@@ -106,23 +99,29 @@ class TimeRuns:
     @property
     def buffers(self) -> list[Var]:
         """Registers to allocate."""
-        totals = [v.buffer for sides in self.totals.values() for side in sides for v in side]
         columns = [b for parts in self.columns.values() for part in parts for b in part.buffers]
-        return [*totals, *columns, *(b for part in self.before.values() for b in part.buffers)]
+        befores = [b for part in self.before.values() for b in part.buffers]
+        return [*self.totals.buffers, *columns, *befores]
 
-    def levels(self, i: int, group: Group, lifted: list[Vector], combine: Combine) -> list[Any]:
+    def levels(
+        self, i: int, lifted: list[Vector], combine: Combine
+    ) -> tuple[list[Any], list[Vector]]:
         """The scan of every run, and of the totals of the runs.
 
         Parameters
         ----------
         i : int
             Number of the group.
-        group : Group
-            Whose algebra.
         lifted : list of Vector
             Elements of the steps of a row.
         combine : callable
             The algebra's, or a plainer one.
+
+        Returns
+        -------
+        list of Stmt
+        list of Vector
+            The totals, scanned.
         """
         out = []
         for columns, part in zip(self.columns[i], lifted, strict=True):
@@ -141,55 +140,11 @@ class TimeRuns:
         for p in range(1, RUN):
             left = [c.sets[0][p - 1].load() for c in parts]
             right = [c.sets[1][p].load() for c in parts]
-            out += self._combined(group, combine, left, right, [c.sets[0][p] for c in parts])
-        return [*out, *self._between(i, group, combine)]
+            out += set_vectors([c.sets[0][p] for c in parts], combine, left, right)
+        between, totals = self.totals.levels(i, [c.sets[0][RUN - 1] for c in parts], combine)
+        return [*out, *between], totals
 
-    def _combined(
-        self,
-        group: Group,
-        combine: Combine,
-        left: list[Any],
-        right: list[Any],
-        targets: list[Vector],
-        unchanged: list[Any] | None = None,
-    ) -> list[Any]:
-        first, second, _ = names(group.algebra, [])
-        table = tir.VarMap(zip((*first, *second), (*left, *right), strict=True))
-        binds, values = all_on_vectors(combine(first, second), table, self.width)
-        if unchanged is not None:
-            values = [
-                tirx.Shuffle([old, v], unchanged) for old, v in zip(right, values, strict=True)
-            ]
-        return [*binds, *(target.store(v) for target, v in zip(targets, values, strict=True))]
-
-    def _shifted(self, by: int) -> list[int]:
-        """Cell of the run ``by`` before that of every cell; any for the first ones."""
-        return [self.cell_of[max(g - by, 0)] for g in self.run_of]
-
-    def _between(self, i: int, group: Group, combine: Combine) -> list[Any]:
-        out = []
-        read, write = [c.sets[0][RUN - 1] for c in self.columns[i]], self.totals[i][0]
-        by = 1
-        while by < self.width:
-            right = [part.load() for part in read]
-            left = [tirx.Shuffle([x], self._shifted(by)) for x in right]
-            unchanged = [
-                cell + (self.width if g >= by else 0) for cell, g in enumerate(self.run_of)
-            ]
-            out += self._combined(group, combine, left, right, write, unchanged)
-            read = write
-            write = self.totals[i][1] if write is self.totals[i][0] else self.totals[i][0]
-            by *= 2
-        return out
-
-    def last(self, i: int) -> tuple[Any, ...]:
-        """The element of all steps of a row."""
-        return tuple(part.at(self.width - 1) for part in self._scanned(i))
-
-    def _scanned(self, i: int) -> list[Vector]:
-        return self.totals[i][(self.width.bit_length() - 2) % 2]
-
-    def befores(self, i: int, group: Group, apply: Combine) -> list[Any]:
+    def befores(self, i: int, group: Group, totals: list[Vector], apply: Combine) -> list[Any]:
         """The carries before every step.
 
         Parameters
@@ -198,32 +153,20 @@ class TimeRuns:
             Number of the group.
         group : Group
             Whose carries.
+        totals : list of Vector
+            Of the runs, scanned.
         apply : callable
             The algebra's, or a plainer one.
         """
         many = self.vectors.many
-        dtypes = [self.vectors.recurrence.carries[c].dtype for c in group.carries]
-        left, _, old = names(group.algebra, dtypes)
         carries = [self.vectors.carry(c) for c in group.carries]
-        wide = [tirx.Broadcast(carry, self.width) for carry in carries]
-        order = self._shifted(1)
-        first = [cell + (0 if g == 0 else self.width) for cell, g in enumerate(self.run_of)]
-        out = []
-
-        def applied(element: list[Any], to: list[Any]) -> list[Any]:
-            table = tir.VarMap(zip((*left, *old), (*element, *to), strict=True))
-            binds, values = all_on_vectors(apply(left, old), table, self.width)
-            out.extend(binds)
-            return values
-
-        shifted = [tirx.Shuffle([part.load()], order) for part in self._scanned(i)]
+        out, heads = self.totals.befores(totals, carries, apply)
         befores = [self.before[c].sets[0] for c in group.carries]
-        for columns, carry, value in zip(befores, wide, applied(shifted, wide), strict=True):
-            out.append(columns[0].store(tirx.Shuffle([carry, value], first)))
+        out += [columns[0].store(head) for columns, head in zip(befores, heads, strict=True)]
         for p in range(1, RUN):
             element = [c.sets[0][p - 1].load() for c in self.columns[i]]
-            values = applied(element, [columns[0].load() for columns in befores])
-            out += [columns[p].store(v) for columns, v in zip(befores, values, strict=True)]
+            old = [columns[0].load() for columns in befores]
+            out += set_vectors([columns[p] for columns in befores], apply, element, old)
         for c in group.carries:
             transposition, rows = self.before[c].transpose(
                 [vector.load() for vector in self.before[c].sets[0]], self.before[c].sets[1]

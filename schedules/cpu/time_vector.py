@@ -19,24 +19,25 @@ from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Group, Recurrence
 from tvm_scan.schedules.common.branches import branches
 from tvm_scan.schedules.common.elements import Elements, store_all
-from tvm_scan.schedules.common.ir import as_dtype, int_const, loop
+from tvm_scan.schedules.common.ir import as_dtype, int_const, loop, when, whole_parts
 from tvm_scan.schedules.common.lanes import clear
 from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.cpu.cell_scan import CellScan
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.reversed_rows import ReversedRows
 from tvm_scan.schedules.cpu.time_reduction import TimeReduction
 from tvm_scan.schedules.cpu.time_runs import TimeRuns
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
-from tvm_scan.schedules.cpu.vector_values import Vector, all_on_vectors, blend, names, shift
+from tvm_scan.schedules.cpu.vector_values import Vector, on_vectors
 
 #: Cells of a small vector.
 _PACKED = 2
 
 
 class TimeVector:
-    """Steps of one lane, ``width`` at a time; the carry is in the registers of a ``Replica``.
+    """Steps of one lane, ``width`` at a time; the carry is in the registers of ``single``.
 
     Parameters
     ----------
@@ -46,14 +47,16 @@ class TimeVector:
         Value of each lane variable.
     plan : CpuPlan
         ``time_vector`` is the width.
+
+    Attributes
+    ----------
     single : Replica
         Registers of single steps, which hold the carry before and after.
     """
 
-    def __init__(
-        self, recurrence: Recurrence, lanes: list[Any], plan: CpuPlan, single: Replica
-    ) -> None:
-        self.recurrence, self.plan, self.single = recurrence, plan, single
+    def __init__(self, recurrence: Recurrence, lanes: list[Any], plan: CpuPlan) -> None:
+        self.recurrence, self.plan = recurrence, plan
+        self.single = Replica(recurrence, lanes, unroll=False)
         self.width = plan.time_vector
         self.held = HeldStores(recurrence, ())
         if plan.nontemporal:
@@ -63,14 +66,7 @@ class TimeVector:
         )
         self.pool = Pool(self.width)
         self.dtype = tir.dtype_of(recurrence.time.var)
-        # Two sets of elements: a level reads all of one and writes the other.
-        self.elements: dict[int, list[list[Vector]]] = {
-            i: [
-                [Vector(f"v{side}{i}{j}", self.width, d) for j, d in enumerate(g.algebra.dtypes)]
-                for side in range(2)
-            ]
-            for i, g in enumerate(recurrence.groups)
-        }
+        self.elements = CellScan(recurrence, "v", range(self.width))
         #: Carries of integers, in every cell of a small vector: LLVM would pack a scalar with the
         #: number of the block, whose addresses would wait for the carry of the block before.
         self.packed = {
@@ -85,37 +81,35 @@ class TimeVector:
     @property
     def buffers(self) -> list[Var]:
         """Registers to allocate."""
-        sides = [side for sides in self.elements.values() for side in sides]
-        elements = [e.buffer for side in sides for e in side]
-        runs = self.runs.buffers if self.runs else []
+        return [*self.single.buffers, *self._vectors]
+
+    @property
+    def _vectors(self) -> list[Var]:
+        scans = [*self.elements.buffers, *(self.runs.buffers if self.runs else [])]
         rows = self.reversed_rows.buffers
         packed = [vector.buffer for vector in self.packed.values()]
-        several = [*self.many.buffers, *self.pool.buffers, *elements, *runs, *rows, *packed]
+        several = [*self.many.buffers, *self.pool.buffers, *scans, *rows, *packed]
         return [*several, *self.halves]
 
     def begin(self) -> Any:
         """Clear the registers before the first vector: TVM would shrink those not seen outside."""
-        return clear(self.buffers)
+        return clear(self._vectors)
 
     def scan(self, start: Any, extent: Any) -> Any:
         """``extent`` steps from ``start`` on: vectors of them, then the rest one by one."""
-        width = int_const(self.width, extent)
-        full = tir.simplify(extent // width)
-        done = tir.simplify(full * width)
-        rest = tir.simplify(extent - done)
-        blocks = loop("n", full, lambda n: self.block(start + n * width))
+        full, done, rest = whole_parts(extent, self.width)
+        blocks = loop("n", full, lambda n: self.block(start + n * self.width))
         single = loop("i", rest, lambda i: self.single.step(start + done + i))
         packed = [
             vector.store(tirx.Broadcast(self.single.get_carry(c, []), _PACKED))
             for c, vector in self.packed.items()
         ]
         unpacked = [self.single.set_carry(c, [], v.at(0)) for c, v in self.packed.items()]
-        keep_last = self._keep_last()
-        if tir.as_int(full) is None:
-            keep_last = (
-                tirx.IfThenElse(full > int_const(0, full), keep_last, None) if keep_last else None
-            )
-        return tir.seq([*packed, blocks, *unpacked, keep_last, single])
+        # Registers that are no carries are as the last step of the last vector left them.
+        last = self.single.take(self.many, tirx.IntImm(self.dtype, self.width - 1))
+        if last is not None and tir.as_int(full) is None:
+            last = when(full > int_const(0, full), last)
+        return tir.seq([*packed, blocks, *unpacked, last, single])
 
     def carry(self, c: int) -> Any:
         """Value of a carry before a block."""
@@ -128,11 +122,8 @@ class TimeVector:
         combinations in about V / width + log width operations.
         """
         batches = TimeReduction(self)
-        batch = int_const(batches.steps, extent)
-        full = tir.simplify(extent // batch)
-        done = tir.simplify(full * batch)
-        rest = tir.simplify(extent - done)
-        blocks = loop("n", full, lambda n: batches.reduce(held, lead, start + n * batch))
+        full, done, rest = whole_parts(extent, batches.steps)
+        blocks = loop("n", full, lambda n: batches.reduce(held, lead, start + n * batches.steps))
         single = loop(
             "i", rest, lambda i: self.single.extend(held, lead, start + done + i, flush=True)
         )
@@ -184,25 +175,24 @@ class TimeVector:
 
     def _scan(self, i: int, group: Group, first: Any) -> list[Any]:
         """Elements of the steps, their scan, the carries before each step and after the last."""
-        algebra, runs = group.algebra, self.runs
-        read, write = self.elements[i]
-        levels = self.width.bit_length() - 1
-        last = write if levels % 2 else read
-        lifted = self.lift(i, read, first)
-        total = runs.last(i) if runs else tuple(element.at(self.width - 1) for element in last)
-
-        def scanned(combine: Combine) -> list[Any]:
-            return runs.levels(i, group, read, combine) if runs else self._levels(i, group, combine)
+        algebra, scan = group.algebra, self.runs or self.elements
+        elements = self.elements.sets[i][0]
+        lifted = self.lift(i, elements, first)
+        levels, scanned = scan.levels(i, elements, algebra.combine)
+        total = tuple(part.at(part.width - 1) for part in scanned)
 
         def handed(apply: Combine) -> list[Any]:
-            befores = runs.befores(i, group, apply) if runs else self._befores(group, last, apply)
+            if self.runs:
+                befores = self.runs.befores(i, group, scanned, apply)
+            else:
+                befores = self._befores(group, scanned, apply)
             return [*befores, self._after(group, total, apply)]
 
-        careful = [lifted, *scanned(algebra.combine), *handed(algebra.apply)]
+        careful = [lifted, *levels, *handed(algebra.apply)]
         plain = algebra.plainly()
         if plain is None:
             return careful
-        levelled, usual = scanned(plain.combine), handed(plain.apply)
+        levelled, usual = scan.levels(i, elements, plain.combine)[0], handed(plain.apply)
         if plain.exact is None:
             return [lifted, *levelled, *usual]
         # One test of the whole vector for the rare one that needs care.
@@ -210,66 +200,23 @@ class TimeVector:
         rare = tirx.IfThenElse(everywhere, tir.seq(usual), tir.seq(careful))
         return [tir.fresh_copy(lifted), *levelled, rare]
 
-    def _before(self, element: list[Vector], by: int) -> list[Any]:
-        """Cell ``v - by`` in cell ``v``; the first cells are any."""
-        return [shift(part.load(), by, self.width) for part in element]
-
-    def _levels(self, i: int, group: Group, combine: Combine) -> list[Any]:
-        """The scan of the elements, from one set to the other and back.
-
-        The cells that no earlier one meets are kept by a blend.
-        """
-        width = self.width
-        read, write = self.elements[i]
-        left, right, _ = names(group.algebra, [])
-        combined = combine(left, right)
-        out = []
-        by = 1
-        while by < width:
-            vectors = [e.load() for e in read]
-            table = tir.VarMap(zip(right, vectors, strict=True))
-            for var, vector in zip(left, self._before(read, by), strict=True):
-                table[var] = vector
-            binds, scanned = all_on_vectors(combined, table, width)
-            out += binds
-            for target, vector, value in zip(write, vectors, scanned, strict=True):
-                out.append(target.store(blend(vector, value, by, width)))
-            read, write = write, read
-            by *= 2
-        return out
-
-    def _befores(self, group: Group, last: list[Vector], apply: Combine) -> list[Any]:
+    def _befores(self, group: Group, scanned: list[Vector], apply: Combine) -> list[Any]:
         """The carries before every step."""
-        width = self.width
-        dtypes = [self.recurrence.carries[c].dtype for c in group.carries]
-        left, _, old = names(group.algebra, dtypes)
         carries = [self.carry(c) for c in group.carries]
-        table = tir.VarMap((o, tirx.Broadcast(c, width)) for o, c in zip(old, carries, strict=True))
-        for var, vector in zip(left, self._before(last, 1), strict=True):
-            table[var] = vector
-        out, befores = all_on_vectors(apply(left, old), table, width)
-        for c, carry, value in zip(group.carries, carries, befores, strict=True):
-            before = blend(tirx.Broadcast(carry, width), value, 1, width)
-            buffer, cell = self.many.carry(c, [], tirx.Ramp(0, 1, width))
+        out, befores = self.elements.befores(scanned, carries, apply)
+        for c, before in zip(group.carries, befores, strict=True):
+            buffer, cell = self.many.carry(c, [], tirx.Ramp(0, 1, self.width))
             out.append(tirx.BufferStore(buffer, before, cell))
         return out
 
     def _after(self, group: Group, total: Element, apply: Combine) -> Any:
         """The carries after the last step, which the element of all steps makes."""
         if self.packed:
-            dtypes = [self.recurrence.carries[c].dtype for c in group.carries]
-            left, _, old = names(group.algebra, dtypes)
             vectors = [self.packed[c] for c in group.carries]
-            table = tir.VarMap(zip(left, (tirx.Broadcast(e, _PACKED) for e in total), strict=True))
-            for var, vector in zip(old, vectors, strict=True):
-                table[var] = vector.load()
-            binds, values = all_on_vectors(apply(left, old), table, _PACKED)
+            element = [tirx.Broadcast(part, _PACKED) for part in total]
+            binds, values = on_vectors(apply, element, [v.load() for v in vectors], _PACKED)
             whole = tirx.Ramp(0, 1, _PACKED)
             return tir.seq([*binds, store_all([(v.buffer, [whole]) for v in vectors], values)])
         carries = tuple(self.single.get_carry(c, []) for c in group.carries)
         targets = [self.single.carry(c, []) for c in group.carries]
         return store_all(targets, apply(total, carries))
-
-    def _keep_last(self) -> Any:
-        """Registers that are no carries, as the last step of the last vector left them."""
-        return self.single.take(self.many, tirx.IntImm(self.dtype, self.width - 1))

@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.schedules.common.ir import local
+from tvm_scan.schedules.cpu.vector_values import Vector
 
 #: Bytes of a cache line, which is one row of a square.
 LINE_BYTES = 64
@@ -42,24 +42,14 @@ class Square:
         self.side = square_side(dtype)
         # An array for each row: TVM keeps a whole square in memory, not in registers.
         self._rows = [
-            [local(f"sq{i}_{row}_{dtype}", [self.side], dtype) for row in range(self.side)]
+            [Vector(f"sq{i}_{row}_{dtype}", self.side, dtype) for row in range(self.side)]
             for i in range(2)
         ]
 
     @property
     def buffers(self) -> list[Var]:
         """Registers to allocate."""
-        return [row for rows in self._rows for row in rows]
-
-    def _load(self, row: Var) -> Any:
-        return tirx.BufferLoad(row, [self._all])
-
-    def _store(self, row: Var, value: Any) -> Any:
-        return tirx.BufferStore(row, value, [self._all])
-
-    @property
-    def _all(self) -> Any:
-        return tirx.Ramp(tirx.IntImm("int32", 0), 1, self.side)
+        return [row.buffer for rows in self._rows for row in rows]
 
     def transpose(self, read: Any, write: Any) -> Any:
         """``write(j, column j)`` of the square whose row ``i`` is ``read(i)``.
@@ -73,17 +63,17 @@ class Square:
         """
         side = self.side
         old, new = self._rows
-        out = [self._store(old[i], read(i)) for i in range(side)]
+        out = [old[i].store(read(i)) for i in range(side)]
         by = side // 2
         while by:
             for i in range(side):
                 if i & by:
                     continue
-                pair = [self._load(old[r]) for r in (i, i + by)]
+                pair = [old[r].load() for r in (i, i + by)]
                 upper = [side + c - by if c & by else c for c in range(side)]
                 lower = [side + c if c & by else c + by for c in range(side)]
                 for row, order in ((i, upper), (i + by, lower)):
-                    out.append(self._store(new[row], tirx.Shuffle(pair, order)))
+                    out.append(new[row].store(tirx.Shuffle(pair, order)))
             old, new, by = new, old, by // 2
-        out += [write(j, self._load(old[j])) for j in range(side)]
+        out += [write(j, old[j].load()) for j in range(side)]
         return tir.seq(out)

@@ -35,8 +35,10 @@ from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.time_vector import TimeVector
 
 
-def build_vector_chunks(recurrence: Recurrence, plan: CpuPlan) -> Built:
-    """Scan the first piece of a tile and reduce the others, scan these, replay them; the next tile.
+class VectorPhases:
+    """The first piece of a tile scanned, the others reduced, scanned, replayed; the next tile.
+
+    The phases share the elements and carries of the pieces in memory.
 
     Parameters
     ----------
@@ -45,11 +47,6 @@ def build_vector_chunks(recurrence: Recurrence, plan: CpuPlan) -> Built:
     plan : CpuPlan
         With ``time_vector``; ``cache_steps`` is the length of a tile.
     """
-    return _VectorChunks(recurrence, plan).build()
-
-
-class _VectorChunks:
-    """The phases, which share the chunks' elements and carries in memory."""
 
     def __init__(self, recurrence: Recurrence, plan: CpuPlan) -> None:
         self.recurrence, self.plan = recurrence, plan
@@ -69,6 +66,7 @@ class _VectorChunks:
         whole = tirx.Select(each >= batch * 4, each // batch * batch, each)
         #: Steps of the first piece; the others have twice as many.
         self.unit = tir.simplify(whole)
+        self.twice = tir.simplify(self.unit * int_const(2, self.unit))
         self.step = tir.simplify(self.unit * units)
         self.elements = Elements(recurrence, "chunk", [self.rows, self.chunks], "global")
         # Slot p is the carry before piece p.
@@ -85,10 +83,6 @@ class _VectorChunks:
 
     def _phases(self, n: Any) -> list[Any]:
         return [self.reduce(n), self.scan(n), self.replay(n)]
-
-    def _scanner(self, lanes: list[Any]) -> tuple[Replica, TimeVector]:
-        single = Replica(self.recurrence, lanes, unroll=False)
-        return single, TimeVector(self.recurrence, lanes, self.plan, single)
 
     def _axes(self) -> tuple[Var, Var, Var, list[Any]]:
         """Block variables of one task (tile, row, chunk), and the row's lanes."""
@@ -129,18 +123,15 @@ class _VectorChunks:
     def reduce(self, n: Any) -> Any:
         """Phase 1: the first piece of a tile scanned, the element of every other but the last."""
         tile, row, chunk, lanes = self._axes()
-        by_step, vectors = self._scanner(lanes)
-        other, reducer = self._scanner(lanes)
+        vectors = TimeVector(self.recurrence, lanes, self.plan)
+        reducer = TimeVector(self.recurrence, lanes, self.plan)
+        by_step, other = vectors.single, reducer.single
         held = Elements(self.recurrence, "held", [1], "local")
         at = [int_const(0, "int32")]
         # The first step of some recurrences is their own.
-        first_is_apart = any(carry.first is not None for carry in self.recurrence.carries)
-        zero, single = (int_const(v, self.time_dtype) for v in (0, 1))
-        alone = (
-            tirx.Select(tirx.EQ(tile, tir.zero_like(tile)), single, zero)
-            if first_is_apart
-            else zero
-        )
+        alone: Any = tir.zero_like(tile)
+        if any(carry.first is not None for carry in self.recurrence.carries):
+            alone = tirx.Select(tirx.EQ(tile, alone), int_const(1, self.time_dtype), alone)
         start = tile * self.step
         steps = vectors.scan(start + alone, tir.simplify(self.unit - alone))
         scanned = [
@@ -151,8 +142,7 @@ class _VectorChunks:
             steps,
             self._keep(by_step, row, 1),
         ]
-        twice = tir.simplify(self.unit * int_const(2, self.unit))
-        element = reducer.reduce(held, at, self._start(tile, chunk), twice)
+        element = reducer.reduce(held, at, self._start(tile, chunk), self.twice)
         reduced = [reducer.begin(), other.prologue(), element]
         first = tirx.EQ(chunk, tir.zero_like(chunk))
         # The element is stored outside of the choice, which would confuse TVM's compaction.
@@ -168,7 +158,7 @@ class _VectorChunks:
             [*self.recurrence.inputs, *self.carries],
             [*self.elements.buffers, *self.carries, *self.recurrence.outputs],
             when(guard_of(self.recurrence, lanes), with_line_stores(body, vectors.held.dtypes)),
-            [*by_step.buffers, *vectors.buffers, *other.buffers, *reducer.buffers, *held.buffers],
+            [*vectors.buffers, *reducer.buffers, *held.buffers],
         )
         return self._parallel(kernel, n, tile, row, chunk)
 
@@ -191,14 +181,14 @@ class _VectorChunks:
     def replay(self, n: Any) -> Any:
         """Phase 3: the loop body over every piece but the first, from its carry."""
         tile, row, chunk, lanes = self._axes()
-        by_step, vectors = self._scanner(lanes)
+        vectors = TimeVector(self.recurrence, lanes, self.plan)
+        by_step = vectors.single
         piece = chunk + int_const(1, self.dtype)
         final = tirx.EQ(piece, self.chunks)
         last = tirx.And(final, tirx.EQ(tile, self.tiles - 1))
         done = tir.simplify(self.step * self.tiles)
         rest = tir.simplify(self.recurrence.time.extent - done)
-        twice = tir.simplify(self.unit * int_const(2, self.unit))
-        steps = vectors.scan(self._start(tile, piece), twice)
+        steps = vectors.scan(self._start(tile, piece), self.twice)
         left_over = vectors.scan(done, rest)
         body = tir.seq(
             [
@@ -216,7 +206,7 @@ class _VectorChunks:
             [*self.recurrence.inputs, *self.carries],
             [*self.recurrence.outputs, *self.carries],
             when(guard_of(self.recurrence, lanes), body),
-            [*by_step.buffers, *vectors.buffers],
+            vectors.buffers,
         )
         return self._parallel(kernel, n, tile, row, chunk)
 

@@ -1,4 +1,4 @@
-"""Expressions over scalars, evaluated on whole vectors: shuffles, and an algebra cell by cell."""
+"""Formulas over scalars, evaluated on whole vectors: those of an algebra, cell by cell."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tvm.ir import Call, Var
 
 from tvm_scan import tir
 from tvm_scan.algebra import Algebra
+from tvm_scan.algebra.base import Combine
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import local
@@ -74,69 +75,43 @@ class Vector:
         return tirx.BufferStore(self.buffer, value, [tirx.Ramp(0, 1, self.width)])
 
 
-def shift(vector: Any, by: int, width: int) -> Any:
-    """Cell ``v`` of the result is cell ``v - by``; the first cells are any."""
-    return tirx.Shuffle([vector], [max(v - by, 0) for v in range(width)])
-
-
-def blend(first: Any, rest: Any, count: int, width: int) -> Any:
-    """``count`` cells of ``first``, then those of ``rest`` at the same indices."""
-    return tirx.Shuffle([first, rest], [v if v < count else width + v for v in range(width)])
-
-
-def on_vectors(expr: Any, table: tir.VarMap, width: int) -> Any:
-    """A scalar expression with its variables replaced by vectors.
-
-    Parameters
-    ----------
-    expr : Expr
-        Over the variables of ``table``.
-    table : VarMap
-        Variable -> vector of ``width`` cells.
-    width : int
-        Cells of a vector.
-
-    Returns
-    -------
-    Expr
-        A vector.
-    """
-    value = _vector(expr, table, width)
-    return value if _is_vector(value) else tirx.Broadcast(value, width)
-
-
-def all_on_vectors(
-    exprs: Sequence[Any], table: tir.VarMap, width: int
+def on_vectors(
+    formula: Combine, first: Sequence[Any], second: Sequence[Any], width: int
 ) -> tuple[list[Any], list[Any]]:
-    """Scalar expressions as in ``on_vectors``, and statements that name what long ones repeat.
+    """A formula over scalars on vectors, and statements that name what a long one repeats.
 
     TVM's passes visit an expression as a tree, in which what is used twice stands twice: a
     composition that runs a map three times is a hundred times as long as what it computes.
 
     Parameters
     ----------
-    exprs : sequence of Expr
-        Over the variables of ``table``.
-    table : VarMap
-        Variable -> vector of ``width`` cells.
+    formula : callable
+        ``combine`` or ``apply`` of an algebra.
+    first, second : sequence of Expr
+        Parts of an element, and of another one or of carries: vectors of ``width`` cells.
     width : int
         Cells of a vector; of one cell all are scalars.
 
     Returns
     -------
     list of Stmt
-        Bindings, empty for expressions that are short.
+        Bindings, empty for formulas that are short.
     list of Expr
         Vectors, over the names that are bound.
     """
+    left, right = (
+        variables(name, [tir.dtype_of(part).partition("x")[0] for part in parts])
+        for name, parts in (("l", first), ("r", second))
+    )
+    table = tir.VarMap(zip((*left, *right), (*first, *second), strict=True))
+    exprs = formula(left, right)
     uses, operations = _uses(exprs)
-    if operations <= _LONG:
-        write = _vector if width == 1 else on_vectors
-        return [], [write(e, table, width) for e in exprs]
     binds: list[Any] = []
     named: dict[int, Any] = {}
 
     def vector(e: Any) -> Any:
+        if operations <= _LONG:
+            return _vector(e, table, width, vector)
         key = e.__hash__()
         if key in named:
             return named[key]
@@ -150,6 +125,14 @@ def all_on_vectors(
 
     values = [vector(e) for e in exprs]
     return binds, [v if width == 1 or _is_vector(v) else tirx.Broadcast(v, width) for v in values]
+
+
+def set_vectors(
+    targets: Sequence[Vector], formula: Combine, first: Sequence[Any], second: Sequence[Any]
+) -> list[Any]:
+    """Statements that set vectors to a formula as in ``on_vectors``."""
+    binds, values = on_vectors(formula, first, second, targets[0].width)
+    return [*binds, *(t.store(value) for t, value in zip(targets, values, strict=True))]
 
 
 def _uses(exprs: Sequence[Any]) -> tuple[dict[int, int], int]:
@@ -171,13 +154,13 @@ def _can_be_vectors(algebra: Algebra, carries: Sequence[str]) -> bool:
     """Return whether combine and apply of an algebra are made of operations that vectors have."""
     if "bool" in (*carries, *algebra.dtypes):
         return False
-    first, second, old = names(algebra, carries)
-    table = tir.VarMap((v, tirx.Broadcast(tirx.const(0, tir.dtype_of(v)), 2)) for v in first)
-    for var in (*second, *old):
-        table[var] = tirx.Broadcast(tirx.const(0, tir.dtype_of(var)), 2)
+    element, olds = (
+        [tirx.Broadcast(tirx.const(0, d), 2) for d in dtypes]
+        for dtypes in (algebra.dtypes, carries)
+    )
     try:
-        for value in (*algebra.combine(first, second), *algebra.apply(first, old)):
-            on_vectors(value, table, 2)
+        on_vectors(algebra.combine, element, element, 2)
+        on_vectors(algebra.apply, element, olds, 2)
     except _NoVector:
         return False
     return True
@@ -192,15 +175,9 @@ def takes_time_vectors(recurrence: Recurrence) -> bool:
     )
 
 
-def names(
-    algebra: Algebra, carries: Sequence[str]
-) -> tuple[tuple[Var, ...], tuple[Var, ...], tuple[Var, ...]]:
-    """Variables for two elements, and for carries of the given dtypes."""
-    return (
-        tuple(tirx.Var(f"l{j}", d) for j, d in enumerate(algebra.dtypes)),
-        tuple(tirx.Var(f"r{j}", d) for j, d in enumerate(algebra.dtypes)),
-        tuple(tirx.Var(f"h{j}", d) for j, d in enumerate(carries)),
-    )
+def variables(name: str, dtypes: Sequence[str]) -> tuple[Var, ...]:
+    """Scalar variables for the parts of an element, or for carries."""
+    return tuple(tirx.Var(f"{name}{j}", dtype) for j, dtype in enumerate(dtypes))
 
 
 def _is_vector(value: Any) -> bool:
@@ -228,10 +205,8 @@ def _parts(e: Any) -> tuple[Any, ...]:
     return ()
 
 
-def _vector(
-    e: Any, table: tir.VarMap, width: int, inner: Callable[[Any], Any] | None = None
-) -> Any:
-    """``e`` on vectors; ``inner`` makes those of its operands, if not this function."""
+def _vector(e: Any, table: tir.VarMap, width: int, inner: Callable[[Any], Any]) -> Any:
+    """``e`` on vectors; ``inner`` makes those of its operands."""
     if isinstance(e, Var):
         return table.get(e, e)
     if isinstance(e, tirx.IntImm | tirx.FloatImm):
@@ -239,7 +214,6 @@ def _vector(
     operands = _parts(e)
     if not operands:
         raise _NoVector(str(e))
-    inner = inner or (lambda part: _vector(part, table, width))
     vectors = _same_width([inner(part) for part in operands], width)
     if isinstance(e, tirx.Cast):
         dtype = tir.dtype_of(e)

@@ -26,7 +26,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
 )
 from tvm_scan.schedules.cpu.cost.step import Step
 from tvm_scan.schedules.cpu.cost.vectors import vector_scan
-from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, block_sizes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
@@ -40,36 +40,31 @@ _OPENED = 2.2
 #: Rows that a core's prefetcher follows at a time; of two inputs and an output, those of 4 lanes
 #: were as fast as of 2, of 8 took 1.4 times, of 16 five times as long.
 _FOLLOWED = 16
-#: Lanes of one vector operation, as the builder makes them.
-_STRIP = 32
 #: Bytes of a way of the nearest cache, whose sets are found before the page of an address is.
 _PAGE = 4096
 
 
 def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     """Lanes over cores: one by one, interleaved, in vectors, in tiles, or by vectors of time."""
+    memory = memory_of(step, chip, past_share(plan, step))
     if plan.time_vector:
         joins = 0.0 if step.rows == 1 else 1.0
         scan = vector_scan(plan, step, chip, step.length)
         cycles = step.rows * (scan + contested_cycles(step, chip))
-        memory = memory_of(step, chip, past_share(plan, step))
         return CpuWork(cycles, float(step.rows), joins, **memory)
     width = min(plan.lane_block, step.lanes)
     outer = step.rows / step.lanes
-    total = None
-    done = 0
-    for size in _halvings(plan.lane_block):
-        blocks = (step.lanes - done) // size
+    total = CpuWork(0.0, 1.0, 0.0, 0.0)
+    rest = step.lanes
+    for size in block_sizes(plan.lane_block):
+        blocks, rest = divmod(rest, size)
         if not blocks:
             continue
-        done += blocks * size
         of_block, tasks = _block(plan, step, chip, size), outer * blocks
         work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=of_block)
         if tasks > 1:
             work = CpuWork(tasks * (of_block + contested_cycles(step, chip)), tasks, 1.0, 0.0)
-        total = work if total is None else total + work
-    assert total is not None
-    memory = memory_of(step, chip, past_share(plan, step))
+        total += work
     if plan.transpose and memory["footprint"] > chip.private * min(chip.cores, total.tasks):
         # The rows of a tile are too many for the prefetcher.
         asked = step.loads if plan.prefetch else 0.0
@@ -124,14 +119,6 @@ def _jumping(step: Step, chip: CpuChip, width: int) -> float:
     return len(jumps) / len(every)
 
 
-def _halvings(width: int) -> list[int]:
-    sizes = [width]
-    while sizes[-1] > 1:
-        half = sizes[-1] // 2
-        sizes.append(half if half <= _STRIP else half // _STRIP * _STRIP)
-    return sizes
-
-
 def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a task: ``size`` lanes over all steps."""
     overhead = 10.0 + 2.0 * size
@@ -153,32 +140,37 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     chain = latency_of(step.chain, chip, not plan.library_math)
     if plan.transpose and size % 16 == 0:
         whole, rest = divmod(step.length, 16)
-        cycles = 16 * whole * max(_tiles(plan, step, chip, size), chain)
+        cycles = 16 * whole * max(_across(plan, step, chip, size, tiled=True), chain)
         return overhead + cycles + rest * max(_across(plan, step, chip, size), chain)
     # The next block begins while the last steps of this one wait.
     chain /= ahead_of(step, chip, step.length, size)
-    if size > _STRIP:
+    if size > VECTOR:
         chain += FORWARD
     each = max(_across(plan, step, chip, size), chain)
     return overhead + step.length * (each + jump_cycles(step, chip, size))
 
 
-def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
-    """Cycles of a step of ``size`` lanes in vectors."""
+def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool = False) -> float:
+    """Cycles of a step of ``size`` lanes in vectors; in tiles, with squares to and from memory."""
     cycles = (
-        2.0
+        (0.0 if tiled else 2.0)
         + _unhidden(step, chip, size)
         + vector_cycles(step.body, size, chip, plan.ldexp, plan.library_math)
     )
     for a in moving(step):
         vectors = vectors_of(size, a.size, chip)
-        if a.along_lane in (0, 1):
+        if tiled and a.along_time in (1, -1) and a.along_lane:
+            side = 64 / max(4, a.size)
+            # Per row of a square: its levels of shuffles, and four accesses on the way.
+            cycles += vectors * (log2(side) / chip.shuffle_issue + 3.0) * a.times
+        elif a.along_lane in (0, 1):
             cycles += vectors * a.issued
         else:
             # Lane by lane, put into vectors and taken out of them by shuffles.
-            apart = chip.apart if size < _STRIP else _APART
-            cycles += size * a.times * (apart + (_NARROW if a.size < 4 else 0.0))
-    return cycles
+            apart = chip.apart if size < VECTOR and not tiled else _APART
+            narrow = _NARROW if a.size < 4 and not tiled else 0.0
+            cycles += size * a.times * (apart + narrow)
+    return cycles + (1.0 if tiled else 0.0)
 
 
 def _unhidden(step: Step, chip: CpuChip, size: int) -> float:
@@ -186,21 +178,3 @@ def _unhidden(step: Step, chip: CpuChip, size: int) -> float:
     if not step.transcendental:
         return 0.0
     return TERMS * chip.product_latency / 2 / max(1.0, size * 4 / chip.vector_bytes)
-
-
-def _tiles(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
-    """Cycles of a step: squares between memory and registers, and vectors of lanes."""
-    cycles = _unhidden(step, chip, size) + vector_cycles(
-        step.body, size, chip, plan.ldexp, plan.library_math
-    )
-    for a in moving(step):
-        vectors = vectors_of(size, a.size, chip)
-        if a.along_time in (1, -1) and a.along_lane:
-            side = 64 / max(4, a.size)
-            # Per row of a square: its levels of shuffles, and four accesses on the way.
-            cycles += vectors * (log2(side) / chip.shuffle_issue + 3.0) * a.times
-        elif a.along_lane in (0, 1):
-            cycles += vectors * a.issued
-        else:
-            cycles += size * a.times * _APART
-    return cycles + 1.0

@@ -23,6 +23,7 @@ from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.common.strides import time_is_outside
 from tvm_scan.schedules.cpu.cost.count import Counts, Path, chain_of, count, sum_of
 from tvm_scan.schedules.cpu.vector_math import has_transcendentals, hoist_first_iteration
+from tvm_scan.schedules.cpu.vector_values import variables
 
 #: Steps at either end of time that may be others than those between them.
 _ENDS = 4
@@ -219,12 +220,8 @@ def _size(buffer: Var) -> float:
 
 def _part(recurrence: Recurrence, group: Group) -> Part:
     algebra = group.algebra
-    first, second = (
-        tuple(tirx.Var(f"{side}{i}", d) for i, d in enumerate(algebra.dtypes)) for side in "lr"
-    )
-    olds = tuple(
-        tirx.Var(f"h{i}", recurrence.carries[c].dtype) for i, c in enumerate(group.carries)
-    )
+    first, second = (variables(side, algebra.dtypes) for side in "lr")
+    olds = variables("h", [recurrence.carries[c].dtype for c in group.carries])
     plain = algebra.plainly() or algebra
     lifted = algebra.lift()
     varying = [not isinstance(part, tirx.FloatImm | tirx.IntImm) for part in lifted]
@@ -297,19 +294,11 @@ def _accesses(recurrence: Recurrence) -> list[Access]:
 
 def _is_guarded(body: Any) -> bool:
     """Return whether a value that was read chooses what is read."""
-    guarded: list[bool] = []
-
-    def on_call(call: Call) -> None:
-        if tir.call_name(call) == "prim.if_then_else":
-            guarded.append(any(str(x.source.scope()) != "local" for x in tir.loads(call.args[0])))
-
-    tvm_ffi.structural_walk(body, [(Call, on_call)])
-    return any(guarded)
+    choices = [c for c in tir.nodes(body, Call) if tir.call_name(c) == "prim.if_then_else"]
+    return any(str(x.source.scope()) != "local" for c in choices for x in tir.loads(c.args[0]))
 
 
 def _stays_in_vectors(recurrence: Recurrence) -> bool:
     """Return whether the builder makes a vector loop of a step: without a choice between reads."""
-    registers: list[Var] = []
-    for register in recurrence.registers:
-        registers += [register.local, *register.previous]
+    registers = [buffer for r in recurrence.registers for buffer in (r.local, *r.previous)]
     return not branches(choices_as_selects(hoist_first_iteration(recurrence.body), registers))
