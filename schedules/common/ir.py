@@ -261,7 +261,7 @@ def parts_of(extent: Any, size: int) -> Any:
     return tir.simplify((extent + size - 1) // size)
 
 
-def whole_parts(extent: Any, size: int) -> tuple[Any, Any, Any]:
+def whole_parts(extent: Any, size: Any) -> tuple[Any, Any, Any]:
     """Number of parts of that size which an extent has whole, what is in them, and the rest."""
     parts = tir.simplify(extent // size)
     inside = tir.simplify(parts * size)

@@ -48,7 +48,7 @@ class CellScan:
         return [v.buffer for sets in self.sets.values() for part in sets for v in part]
 
     def _before(self, element: list[Vector], by: int) -> list[Any]:
-        """In every cell the element ``by`` before; the first cells are any."""
+        """The element ``by`` before that of every cell; the first cells are any."""
         order = [self._cell_of[max(number - by, 0)] for number in self._numbers]
         return [tirx.Shuffle([part.load()], order) for part in element]
 

@@ -145,8 +145,8 @@ def _lane_nest(
             return with_vector_math(stmt, pool, lane, ldexp=plan.ldexp)
 
         def strip(w: Any) -> Any:
-            cells = min(width, VECTOR)
-            return loop("u", cells, lambda u: vector(w * VECTOR + u, u), kind, dtype)
+            first = w * int_const(VECTOR, dtype)
+            return loop("u", min(width, VECTOR), lambda u: vector(first + u, u), kind, dtype)
 
         # A wide block is a strip of memory rows: many vectors per step, carries in L1.
         return loop("w", max(1, width // VECTOR), strip, dtype=dtype)

@@ -132,10 +132,11 @@ class LaneTiles:
             ``across(make)`` is ``make(lane)`` for every lane of the block.
         """
         extent = self.time.extent
-        full, done, rest = whole_parts(extent, self.steps)
+        steps = int_const(self.steps, extent)
+        full, done, rest = whole_parts(extent, steps)
 
         def tile(n: Any) -> Any:
-            first = n * self.steps
+            first = n * steps
 
             def steps_of(part: Any) -> Any:
                 def step(i: Any) -> Any:

@@ -58,7 +58,7 @@ class TimeReduction:
     def _group(self, i: int, group: Group, held: Elements, lead: list[Any], first: Any) -> Any:
         algebra, plain = group.algebra, group.algebra.plainly()
 
-        def flushed(earlier: Element, later: Element) -> Element:
+        def flushed(earlier: Element, later: Element) -> Any:
             return algebra.flush(algebra.combine(earlier, later))
 
         def add(total: tuple[Any, ...]) -> Any:

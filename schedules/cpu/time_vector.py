@@ -97,8 +97,9 @@ class TimeVector:
 
     def scan(self, start: Any, extent: Any) -> Any:
         """``extent`` steps from ``start`` on: vectors of them, then the rest one by one."""
-        full, done, rest = whole_parts(extent, self.width)
-        blocks = loop("n", full, lambda n: self.block(start + n * self.width))
+        width = int_const(self.width, extent)
+        full, done, rest = whole_parts(extent, width)
+        blocks = loop("n", full, lambda n: self.block(start + n * width))
         single = loop("i", rest, lambda i: self.single.step(start + done + i))
         packed = [
             vector.store(tirx.Broadcast(self.single.get_carry(c, []), _PACKED))
@@ -122,8 +123,9 @@ class TimeVector:
         combinations in about V / width + log width operations.
         """
         batches = TimeReduction(self)
-        full, done, rest = whole_parts(extent, batches.steps)
-        blocks = loop("n", full, lambda n: batches.reduce(held, lead, start + n * batches.steps))
+        batch = int_const(batches.steps, extent)
+        full, done, rest = whole_parts(extent, batch)
+        blocks = loop("n", full, lambda n: batches.reduce(held, lead, start + n * batch))
         single = loop(
             "i", rest, lambda i: self.single.extend(held, lead, start + done + i, flush=True)
         )

@@ -224,7 +224,7 @@ def _is_float_extremum(e: Any) -> bool:
 
 
 def _operands(e: Any) -> list[Any]:
-    """What the result of an operation waits for."""
+    """Values that the result of an operation waits for."""
     if isinstance(e, Call):
         return list(e.args)
     if isinstance(e, tirx.Select):
@@ -235,7 +235,7 @@ def _operands(e: Any) -> list[Any]:
 
 
 def _latency(e: Any) -> dict[str, float]:
-    """What an operation adds to a path, by its class."""
+    """Counts that an operation adds to a path."""
     name = (tir.call_name(e) or "").rpartition(".")[2]
     if name in _CALLS:
         return {"calls": _CALLS[name]}
