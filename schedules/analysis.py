@@ -82,10 +82,9 @@ def analyse(func: tirx.PrimFunc) -> Analysis:
     blocked = ensure_blocks(func)
     analysis = Analysis(blocked, tuple(root_nests(blocked)))
     for nest, finding in zip(analysis.nests, analysis.findings, strict=True):
-        loops = with_two_loops(blocked, nest, finding) if isinstance(finding, Refusal) else None
-        if loops is None:
+        if not isinstance(finding, Refusal) or finding.loops is None:
             continue
-        again = analyse(loops)
+        again = analyse(with_two_loops(blocked, nest, finding.loops))
         if not any(isinstance(other, Refusal) for other in again.findings):
             return again
     return analysis

@@ -46,6 +46,8 @@ class Refusal:
         How to change the loop.
     func : PrimFunc or None
         The function, for printing the underlined script.
+    loops : tuple of (list of Stmt, list of Var) or None
+        The nest as two loops over time, if it can be written so, and the buffers of these.
     """
 
     kind: RefusalKind
@@ -53,6 +55,7 @@ class Refusal:
     detail: str
     fix: str
     func: PrimFunc | None = None
+    loops: tuple[list[Any], list[Var]] | None = None
 
     def message(self) -> str:
         """Return the refusal as text, the offending expression underlined in the script."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from tvm import tirx
@@ -104,6 +105,17 @@ def interleaved_chains(
     return tir.seq([loop("n", runs, run_of_each), one_by_one])
 
 
+def in_vectors(extent: int, width: int, make: Callable[[Any], Any], dtype: str) -> Any:
+    """``make(i)`` for ``extent`` neighbours, in vectors of ``width`` one after another."""
+
+    def vector(m: Any) -> Any:
+        if width == 1:
+            return make(m)
+        return loop("u", width, lambda u: make(m * width + u), ForKind.VECTORIZED, dtype)
+
+    return loop("m", extent // width, vector, ForKind.UNROLLED, dtype)
+
+
 def bound_loop(name: str, thread: str, extent: Any, body: Callable[[Var], Any]) -> Any:
     """Loop bound to a CUDA thread axis."""
     var = tirx.Var(name, tir.dtype_of(extent))
@@ -141,6 +153,11 @@ def like_register(name: str, shape: Sequence[Any], dtype: str, scope: str = "loc
     """A buffer of a block that stands for a register: where that has no axes, it has no indices."""
     # As the parser declares them: s_tir knows no layouts.
     return tirx.decl_buffer([*shape], dtype, name, scope=scope, layout=None)
+
+
+def cell_count(buffer: Var) -> int:
+    """Number of cells of a buffer of constant extents."""
+    return prod(int(extent) for extent in tir.shape_of(buffer))
 
 
 def whole(buffer: Var) -> Any:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import Var
 
 from tvm_scan import tir
-from tvm_scan.schedules.common.ir import Kernel, as_dtype, like_register
+from tvm_scan.schedules.common.ir import Kernel, as_dtype, cell_count, like_register
 
 #: Bytes of the largest buffer that TVM puts on the stack.
 _LARGEST_SLOT = 1024
@@ -49,8 +48,7 @@ def on_stack(kernel: Kernel, arrays: Sequence[Var] = ()) -> Kernel:
         dtype = tir.dtype_of(array)
         line = _LINE // tir.byte_size(dtype)
         begins[array] = begin = cells.get(dtype, 0)
-        size = prod(int(extent) for extent in tir.shape_of(array))
-        cells[dtype] = begin + -(-size // line) * line
+        cells[dtype] = begin + -(-cell_count(array) // line) * line
     pooled = {dtype: _pooled(count, dtype) for dtype, count in cells.items()}
     table = tir.VarMap(
         (old, like_register(old.name, tir.shape_of(old), tir.dtype_of(old), "global"))

@@ -5,7 +5,6 @@ Work and span, for R lanes of L steps on P cores: R L steps, span R L / P.
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from tvm import tirx
@@ -16,7 +15,15 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.branches import branches, choices_as_selects
 from tvm_scan.schedules.common.invariants import hold_invariants
-from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, interleaved_chains, loop, when
+from tvm_scan.schedules.common.ir import (
+    Kernel,
+    as_dtype,
+    cell_count,
+    int_const,
+    interleaved_chains,
+    loop,
+    when,
+)
 from tvm_scan.schedules.common.lanes import clear, decode_lanes, guard_of, lane_count
 from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
@@ -193,5 +200,5 @@ def _lane_nest(
 
 def _arrays(replica: Replica, tiles: LaneTiles | None, width: int) -> list[Var]:
     """Buffers of a block of lanes that hold more than one vector."""
-    wide = [b for b in replica.buffers if prod(int(e) for e in tir.shape_of(b)) > VECTOR]
+    wide = [b for b in replica.buffers if cell_count(b) > VECTOR]
     return [*wide, *(tiles.arrays if tiles else [])] if width > 1 else []

@@ -6,7 +6,7 @@ keys, block after block, and takes a few steps at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm.target import Target
@@ -29,9 +29,9 @@ class AdjointPlan(WalkPlan):
     """The decisions, those of a walk."""
 
     @classmethod
-    def space(cls, shape: WalkShape, machine: Machine) -> list[WalkPlan]:
-        """Return the plans of a machine for a shape; all have as many columns."""
-        return cls.with_columns([_COLUMNS], shape, machine)
+    def columns_of(cls, shape: WalkShape) -> Sequence[int]:
+        """Return how many columns a task has."""
+        return [_COLUMNS]
 
     def cost(self, shape: WalkShape, machine: Machine) -> CpuCost:
         """Predict what the way back takes."""

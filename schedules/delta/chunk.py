@@ -26,7 +26,6 @@ Work, for V columns, K rows and one term: 3 K V + C (2 K + 1.5 V) multiply-adds 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -38,51 +37,6 @@ from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.common.ir import local, loop
 from tvm_scan.schedules.delta.memory_map import assign_task
-
-
-@dataclass(frozen=True, eq=False)
-class Product:
-    """``result = left right``, or ``scale plus + left right``, over the columns of a task.
-
-    Attributes
-    ----------
-    result : Var
-        A matrix, whose rows are the columns of a task.
-    factors : tuple of (Var, Var)
-        Pairs of ``left`` and ``right``, whose products are added; ``right`` is like the result.
-    stride : int
-        Cells from row to row of ``left``, or from column to column where it is transposed.
-    terms : Expr or int
-        Columns of ``left`` that are used.
-    plus, scale : Var, optional
-        What is added, and one factor of it for each row.
-    within : int, optional
-        Row n uses its first n cells, and of so many factors, the first ones, cell n too: the others
-        are not read, since zero times an infinity is none.
-    transposed : bool
-        Whether ``left`` stands by columns.
-    fade : Var, optional
-        Gates of the columns, like ``right``, through which goes what stands before: the sum of
-        ``plus`` and of the terms before one, through the gate of that.
-    after : bool
-        Of a row that is cut: whether what it has goes through the gate of its own step, too.
-    """
-
-    result: Var
-    factors: tuple[tuple[Var, Var], ...]
-    stride: int
-    terms: Any
-    plus: Var | None = None
-    scale: Var | None = None
-    within: int | None = None
-    transposed: bool = False
-    fade: Var | None = None
-    after: bool = False
-
-    def factor(self, left: Var, row: Any, term: Any) -> Any:
-        """A cell of one of the left matrices."""
-        outer, inner = (term, row) if self.transposed else (row, term)
-        return tirx.BufferLoad(left, [outer * self.stride + inner])
 
 
 class Chunk:
@@ -145,18 +99,11 @@ class Chunk:
         #: Gates of the columns.
         self.fade = None if rule.column_gate is None else array("fades", c, width)
 
-    def assign_task(self, blocks: int, width: int, first: int = 0) -> tuple[Var, Any]:
-        """Give a task a matrix and ``width`` columns, of ``blocks`` of them from ``first`` on.
-
-        Returns
-        -------
-        tuple of (Var, Expr)
-            Number of the task, and how many there are.
-        """
-        task, total, self.memory = assign_task(self.rule, blocks, width, first)
+    def assign_task(self, blocks: int, width: int, first: int = 0) -> None:
+        """Give the task a matrix and ``width`` columns, of ``blocks`` of them from ``first`` on."""
+        self.task, self.total, self.memory = assign_task(self.rule, blocks, width, first)
         #: Steps of the task.
         self.length = self.memory.at(self.rule.time.extent)
-        return task, total
 
     @property
     def is_stored(self) -> bool:
@@ -213,48 +160,9 @@ class Chunk:
         return tir.seq(
             [
                 *(scale(v, at, passed, slot) for v, _, seen in dots if not seen),
-                self.pass_gate(at, passed, slot),
+                scale(passed, slot, self.gates, at),
                 *(scale(v, at, passed, slot) for v, _, seen in dots if seen),
             ]
-        )
-
-    def pass_gate(self, at: Any, passed: Var, slot: Any) -> Any:
-        """One gate more into the product of gates."""
-        value = tirx.BufferLoad(passed, [slot]) * tirx.BufferLoad(self.gates, [at])
-        return tirx.BufferStore(passed, value, [slot])
-
-    @property
-    def of_head(self) -> list[Product]:
-        """Products of the steps with the state at the head of the chunk: every e' S and r' S."""
-        pairs = [
-            *zip(self.known, self.source, strict=True),
-            *zip(self.outs, self.weights, strict=True),
-        ]
-        return [Product(to, ((left, self.state),), self.stride, self.rows) for to, left in pairs]
-
-    def system(self, number: int) -> Product:
-        """The product that ``drive + rate`` times it makes the next row of a u: e' S + M u."""
-        to = self.update[self.reading[number]]
-        return self._triangular(to, self.lower[number], self.known[number], self.seen[number])
-
-    @property
-    def outputs(self) -> list[Product]:
-        """Products that the stores read: every r' S + N u."""
-        reads = zip(self.outs, self.readers, self.seen[len(self.reading) :], strict=True)
-        return [self._triangular(out, n, out, seen) for out, n, seen in reads]
-
-    def _triangular(self, to: Var, left: list[Var], plus: Var, seen: int) -> Product:
-        factors, steps = tuple(zip(left, self.update, strict=True)), self.steps
-        after = bool(seen)
-        return Product(to, factors, steps, steps, plus, within=seen, fade=self.fade, after=after)
-
-    def advance(self, decayed: list[Var], steps: Any, transposed: bool) -> Product:
-        """Make the state after the chunk: (all gates) S + D u."""
-        stride = self.stride if transposed else self.steps
-        factors, fade = tuple(zip(decayed, self.update, strict=True)), self.fade
-        before = (self.state, self.passed)
-        return Product(
-            self.state, factors, stride, steps, *before, transposed=transposed, fade=fade
         )
 
 

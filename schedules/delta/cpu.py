@@ -8,8 +8,8 @@ Read ``chunk`` first.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
@@ -19,20 +19,20 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.schedules.common.ir import Kernel, int_const, local, loop
+from tvm_scan.schedules.common.ir import Kernel, cell_count, int_const, local, loop
 from tvm_scan.schedules.common.lanes import clear
 from tvm_scan.schedules.common.polynomials import Pool
-from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_stack
 from tvm_scan.schedules.cpu.vector_math import with_vector_math
 from tvm_scan.schedules.delta.chunk import Chunk
 from tvm_scan.schedules.delta.few_steps import FewSteps
+from tvm_scan.schedules.delta.memory_map import blocks_of
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.delta.cpu_plan import DeltaWalk
 
 
-def build_delta(rule: DeltaRule, plan: DeltaWalk) -> Built:
+def build_delta(rule: DeltaRule, plan: DeltaWalk) -> list[Any]:
     """Tasks over matrices and blocks of their columns, each walking chunks of time.
 
     Parameters
@@ -42,12 +42,14 @@ def build_delta(rule: DeltaRule, plan: DeltaWalk) -> Built:
     plan : DeltaWalk
         One that fits.
     """
-    columns = tir.as_int(rule.columns.extent) or 0
-    whole, rest = divmod(columns, plan.columns)
-    nests = [_Task(rule, plan, 0, plan.columns, whole).nest()] if whole else []
-    if rest:
-        nests.append(_Task(rule, plan, columns - rest, rest, 1).nest())
-    return Built(nests, [])
+    return [_Task(rule, plan, *block).nest() for block in blocks_of(rule, plan.columns)]
+
+
+def over_tasks(kernel: Kernel, task: Var, total: Any, plan: DeltaWalk) -> Any:
+    """Return the loop over tasks, on the threads of a plan."""
+    kind = ForKind.PARALLEL if plan.threads else ForKind.SERIAL
+    index = tir.dtype_of(task)
+    return loop("task", total, lambda n: kernel.block([(task, total, n)]), kind, index)
 
 
 def pairs_of(rule: DeltaRule) -> int:
@@ -62,11 +64,12 @@ class _Task(Chunk):
         self, rule: DeltaRule, plan: DeltaWalk, first: int, width: int, blocks: int
     ) -> None:
         super().__init__(rule, plan.steps, -(-width // 16) * 16, "local")
-        self.columns_each, self.kind = width, ForKind.PARALLEL if plan.threads else ForKind.SERIAL
-        self.ldexp, self.pool = plan.ldexp, Pool(16)
+        self.columns_each, self.plan, self.pool = width, plan, Pool(16)
+        #: Buffers that lie on the stack, or in registers.
         self.registers: list[Var] = []
-        self.task, self.total = self.assign_task(blocks, width, first)
-        self.few = {n: FewSteps(self, n, plan, self._register) for n in {self.steps, 1}}
+        self.assign_task(blocks, width, first)
+        register = partial(self._buffer, buffers=self.registers)
+        self.few = {n: FewSteps(self, n, plan, register) for n in {self.steps, 1}}
 
         def rows(name: str, count: int = self.steps) -> Var:
             return self._buffer(name, count * self.width)
@@ -82,27 +85,18 @@ class _Task(Chunk):
         self.buffers += [*chain(*self.lower, *self.readers), *plain, *self.rate]
         self.buffers += [] if self.fade is None else [self.fade]
 
-    def _buffer(self, name: str, cells: int) -> Var:
+    def _buffer(self, name: str, cells: int, buffers: list[Var] | None = None) -> Var:
         buffer = local(name, [cells], self.dtype)
-        self.buffers.append(buffer)
-        return buffer
-
-    def _register(self, name: str, cells: int) -> Var:
-        """Make a buffer that lies on the stack, or in registers."""
-        buffer = local(name, [cells], self.dtype)
-        self.registers.append(buffer)
+        (self.buffers if buffers is None else buffers).append(buffer)
         return buffer
 
     def nest(self) -> Any:
         """The loop over tasks."""
-        rule, task, total = self.rule, self.task, self.total
-        body = self._body()
+        rule, body = self.rule, self._body()
         kernel = Kernel("delta_chunks", rule.inputs, rule.outputs, body,
                         [*self.buffers, *self.registers, *self.pool.buffers])  # fmt: skip
-        kernel = on_stack(kernel, [b for b in self.buffers if _cells(b) > 32])
-        return loop(
-            "task", total, lambda n: kernel.block([(task, total, n)]), self.kind, self.index
-        )
+        kernel = on_stack(kernel, [b for b in self.buffers if cell_count(b) > 32])
+        return over_tasks(kernel, self.task, self.total, self.plan)
 
     # ---- the chunks ---------------------------------------------------------------------------
 
@@ -141,7 +135,7 @@ class _Task(Chunk):
         value = zero(self.dtype) if value is None else value
         return tir.seq(
             [
-                self._vector(_cells(b), lambda i, b=b: tirx.BufferStore(b, value, [i]))
+                self._vector(cell_count(b), lambda i, b=b: tirx.BufferStore(b, value, [i]))
                 for b in buffers
             ]
         )
@@ -154,7 +148,7 @@ class _Task(Chunk):
         def part(n: Any) -> Any:
             def cell_of_vector(u: Any) -> Any:
                 stmt = make(n * 16 + u)
-                return with_vector_math(stmt, self.pool, u, ldexp=self.ldexp) if math else stmt
+                return with_vector_math(stmt, self.pool, u, ldexp=self.plan.ldexp) if math else stmt
 
             return loop("u", 16, cell_of_vector, ForKind.VECTORIZED, self.index)
 
@@ -210,7 +204,3 @@ class _Task(Chunk):
             return self.memory.emit(time, v, [tirx.BufferLoad(out, at) for out in self.outs])
 
         return self._vector(self.columns_each, column, True)
-
-
-def _cells(buffer: Var) -> int:
-    return prod(int(extent) for extent in tir.shape_of(buffer))

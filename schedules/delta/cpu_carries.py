@@ -17,9 +17,10 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.branch import powers
-from tvm_scan.schedules.common.ir import Kernel, int_const, local, loop
+from tvm_scan.schedules.common.ir import Kernel, in_vectors, int_const, local, loop
 from tvm_scan.schedules.common.lanes import clear
-from tvm_scan.schedules.delta.memory_map import assign_task
+from tvm_scan.schedules.delta.cpu import over_tasks
+from tvm_scan.schedules.delta.memory_map import assign_task, blocks_of
 from tvm_scan.schedules.delta.time_cut import TimeCut
 
 if TYPE_CHECKING:
@@ -42,12 +43,7 @@ def build_carries(rule: DeltaRule, cut: TimeCut, plan: DeltaWalk) -> list[Any]:
     plan : DeltaWalk
         Columns of a task, strips and vectors.
     """
-    columns = int(rule.columns.extent)
-    whole, rest = divmod(columns, plan.columns)
-    nests = [_Carries(rule, cut, plan, 0, plan.columns, whole).nest()] if whole else []
-    if rest:
-        nests.append(_Carries(rule, cut, plan, columns - rest, rest, 1).nest())
-    return nests
+    return [_Carries(rule, cut, plan, *block).nest() for block in blocks_of(rule, plan.columns)]
 
 
 class _Carries:
@@ -56,8 +52,7 @@ class _Carries:
     def __init__(
         self, rule: DeltaRule, cut: TimeCut, plan: DeltaWalk, first: int, width: int, blocks: int
     ) -> None:
-        self.rule, self.cut, self.width, self.vector = rule, cut, width, plan.vector
-        self.kind = ForKind.PARALLEL if plan.threads else ForKind.SERIAL
+        self.rule, self.cut, self.width, self.plan = rule, cut, width, plan
         self.index, self.rows = tir.dtype_of(rule.time.var), int(rule.rows.extent)
         self.task, self.total, self.memory = assign_task(rule, blocks, width, first)
         self.number = self.task // blocks
@@ -84,13 +79,7 @@ class _Carries:
         body = tir.seq([clear(registers), *passes])
         reads = [*rule.inputs, cut.products, cut.states]
         kernel = Kernel("delta_carries", reads, [cut.states, *rule.written_last], body, registers)
-        return loop(
-            "task",
-            self.total,
-            lambda n: kernel.block([(self.task, self.total, n)]),
-            self.kind,
-            self.index,
-        )
+        return over_tasks(kernel, self.task, self.total, self.plan)
 
     def _cells(self, make: Callable[[Any, Any], Any]) -> Any:
         """``make(row, column)`` for the cells of the task."""
@@ -123,7 +112,7 @@ class _Carries:
 
     def _strip(self, segment: Any, column: Any, size: int) -> Any:
         """Take the columns of a strip past a segment, some rows at once."""
-        vector = min(self.vector, size)
+        vector = min(self.plan.vector, size)
         most = max(1, _SUMS * vector // size)
         together = max(n for n in powers(1, most) if self.rows % n == 0)
         sums = self.registers.get(size)
@@ -137,16 +126,10 @@ class _Carries:
                 """``make(row, column, index)`` for the cells of the sums."""
 
                 def row(r: Any) -> Any:
-                    def part(m: Any) -> Any:
-                        def cell_of_vector(u: Any) -> Any:
-                            x = m * vector + u
-                            return make(g * together + r, column + x, [r * size + x])
+                    def cell(x: Any) -> Any:
+                        return make(g * together + r, column + x, [r * size + x])
 
-                        if vector == 1:
-                            return cell_of_vector(int_const(0, self.index))
-                        return loop("u", vector, cell_of_vector, ForKind.VECTORIZED, self.index)
-
-                    return loop("m", size // vector, part, ForKind.UNROLLED, self.index)
+                    return in_vectors(size, vector, cell, self.index)
 
                 return loop("r", together, row, ForKind.UNROLLED, self.index)
 

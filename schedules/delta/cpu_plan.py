@@ -19,10 +19,10 @@ from tvm_scan.schedules.cpu.vector_math import has_transcendentals
 from tvm_scan.schedules.delta.cpu import build_delta, pairs_of
 from tvm_scan.schedules.delta.cpu_carries import build_carries
 from tvm_scan.schedules.delta.time_cut import (
-    TimeCut,
+    build_passes,
     check_chunks,
     chunk_counts,
-    describe_chunks,
+    picture_of,
     why_wasteful,
 )
 from tvm_scan.schedules.delta.walk import (
@@ -35,7 +35,7 @@ from tvm_scan.schedules.delta.walk import (
 )
 from tvm_scan.schedules.machine.cpu_cost import CpuCost
 from tvm_scan.schedules.machine.machine import Machine
-from tvm_scan.schedules.picture import Chunks, Picture, Serial
+from tvm_scan.schedules.picture import Picture, Serial
 from tvm_scan.schedules.plan import ScanPlan
 
 #: Most columns of a task, and steps at once.
@@ -116,13 +116,13 @@ class DeltaWalk(ScanPlan):
 
     def build(self, recurrence: DeltaRule) -> Built:
         """Return the tasks."""
-        if not self.chunks:
-            return build_delta(recurrence, self)
-        cut = TimeCut.of(recurrence, self.chunks, self.steps)
-        before = [*build_delta(cut.effects, self).nests, *build_delta(cut.maps, self).nests]
-        between = build_carries(recurrence, cut, self)
-        outputs = build_delta(cut.outputs, self).nests
-        return Built([*before, *between, *outputs], [cut.states, cut.products])
+        return build_passes(
+            recurrence,
+            self.chunks,
+            self.steps,
+            lambda rule: build_delta(rule, self),
+            lambda cut: build_carries(recurrence, cut, self),
+        )
 
     def why_wasteful(self, steps: int) -> str | None:
         """Say so where chunks of time have fewer steps than are taken at once."""
@@ -176,10 +176,7 @@ class DeltaWalk(ScanPlan):
         where = "on the threads of the pool" if self.threads else "on the calling thread"
         tasks = f"{self.columns} columns of a state, {where}"
         note = f"({self.steps} at once; sums of {self.strip} columns in registers)"
-        lines, walk = (("tasks", tasks),), Serial("lane", "task", note)
-        if not self.chunks:
-            return Picture(lines, (walk,))
-        return Picture((describe_chunks(self.chunks), *lines), (Chunks(self.chunks), walk))
+        return picture_of(self.chunks, ("tasks", tasks), Serial("lane", "task", note))
 
 
 def max_steps(rule: DeltaRule) -> int:

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 from tvm.ir import Var
-from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.loops.delta_walk import register_sums
-from tvm_scan.schedules.common.ir import int_const, loop
+from tvm_scan.schedules.common.ir import in_vectors, int_const, loop
 from tvm_scan.schedules.delta.chunk import Chunk, scale
 
 if TYPE_CHECKING:
@@ -161,19 +160,13 @@ class FewSteps:
         return tir.seq([*stmts, tirx.BufferStore(to, first, [int_const(at, self.index)])])
 
     def _vector(self, count: int, make: Callable[[Any], Any]) -> Any:
-        if count == 1:
-            return make(int_const(0, self.index))
-        return loop("u", count, make, ForKind.VECTORIZED, self.index)
+        return in_vectors(count, count, make, self.index)
 
     # ---- the columns of a strip ----------------------------------------------------------------
 
     def _columns(self, make: Callable[[Any], Any]) -> Any:
         """``make(u)`` for the columns of a strip, in registers."""
-
-        def part(m: Any) -> Any:
-            return self._vector(self.vector, lambda u: make(m * self.vector + u))
-
-        return loop("m", self.strip // self.vector, part, ForKind.UNROLLED, self.index)
+        return in_vectors(self.strip, self.vector, make, self.index)
 
     def _strip(self, w: Any) -> Any:
         chunk, column = self.chunk, w * self.strip
@@ -293,10 +286,8 @@ class FewSteps:
                 tirx.BufferStore(amount, self._at(amount, s, u) * faded, [s * self.strip + u])
                 for amount in self.amount
             ]
-            return tir.seq([*after, tirx.BufferStore(self.faded[0], faded * gate(s, u), [u])])
-
-        def gate(s: int, u: Any) -> Any:
-            return self._gate(s, column, u)
+            gates = faded * self._gate(s, column, u)
+            return tir.seq([*after, tirx.BufferStore(self.faded[0], gates, [u])])
 
         if not self.faded:
             return None

@@ -11,6 +11,7 @@ between them, and would put two around each cell. Read ``chunk`` first; ``gpu_pl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -21,45 +22,23 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.schedules.common.ir import int_const, local, loop, when
-from tvm_scan.schedules.delta.chunk import Chunk, Product, scale
+from tvm_scan.schedules.common.ir import cell_count, int_const, local, loop, when
+from tvm_scan.schedules.delta.chunk import Chunk, scale
 from tvm_scan.schedules.delta.gpu_block import COLUMNS, BlockOfColumns
 from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden
 
 
-def shared_bytes(rule: DeltaRule, chunk: int) -> int:
-    """Shared memory of a block."""
-    rows, terms = tir.as_int(rule.rows.extent) or 0, len(rule.terms)
-    reading = len(rule.reading)
-    readers = reading + len(rule.reads)
-    vectors = (1 + terms + readers) * chunk * rows + rows
-    triangles = terms * readers * chunk * chunk
-    by_step = terms + 2 * reading + (rule.column_gate is not None)
-    columns = (rows + 3 + by_step * chunk) * COLUMNS
-    return (vectors + triangles + columns) * tir.byte_size(rule.dtype)
-
-
-def build_delta_blocks(rule: DeltaRule, steps: int, threads: int) -> Any:
-    """One block for every matrix and 32 of its columns, as a loop nest.
+class DeltaBlock(BlockOfColumns, Chunk):
+    """A block for every matrix and 32 of its columns, which multiplies by multiply-adds.
 
     Parameters
     ----------
     rule : DeltaRule
         What to build.
-    steps, threads : int
-        Of a chunk, and of a block: whole warps.
-    """
-    block = DeltaBlock(rule, steps, threads)
-    return block.grid("delta_block", block.body(), rule.outputs)
-
-
-class DeltaBlock(BlockOfColumns, Chunk):
-    """A block that multiplies by multiply-adds.
-
-    Parameters
-    ----------
-    rule, chunk, threads, stride
-        As of ``build_delta_blocks``, and of ``Chunk``.
+    chunk, threads : int
+        Steps of a chunk, and threads: whole warps.
+    stride : int, optional
+        As of ``Chunk``.
     """
 
     def __init__(
@@ -68,8 +47,7 @@ class DeltaBlock(BlockOfColumns, Chunk):
         super().__init__(rule, chunk, COLUMNS, "shared", stride)
         self.threads = threads
         self.thread = tirx.Var("v_thread", self.index)
-        self.across = -(-self.columns // COLUMNS)
-        self.task, self.total = self.assign_task(self.across, COLUMNS)
+        self.assign_task(-(-self.columns // COLUMNS), COLUMNS)
         # Rows that fill the threads: none of them asks whether its cell is there.
         self.padded = -(-self.rows * COLUMNS // self.threads) * self.threads
         cells = chunk * COLUMNS
@@ -88,46 +66,80 @@ class DeltaBlock(BlockOfColumns, Chunk):
         self.buffers += [] if self.fade is None else [self.fade]
         self.buffers += [*self.outs, self.sum, self.factor, self.gone]
 
+    def nest(self) -> Any:
+        """Return the loops over blocks and threads."""
+        return self.grid("delta_block", self.body(), self.rule.outputs)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        shared = [b for b in self.buffers if str(b.scope()) == "shared"]
+        return sum(map(cell_count, shared)) * tir.byte_size(self.dtype)
+
     # ---- parts --------------------------------------------------------------------------------
 
     def _load(self, buffer: Var, at: Any) -> Any:
         return tirx.BufferLoad(buffer, [at])
 
-    def _cell(self, product: Product, row: Any, column: Any, at: Any) -> Any:
-        """Statements that leave in ``sum`` the cell of a product that its result has at ``at``."""
+    def _add_to_sum(self, value: Any) -> Any:
+        return tirx.BufferStore(self.sum, self._load(self.sum, 0) + value, [0])
 
-        def add(left: Var, right: Var, j: Any) -> Any:
-            value = product.factor(left, row, j) * self._load(right, j * COLUMNS + column)
-            return tirx.BufferStore(self.sum, self._load(self.sum, 0) + value, [0])
-
-        def through(j: Any) -> Any:
-            assert product.fade is not None, "only gates of the columns are passed in order"
-            gate = self._load(product.fade, j * COLUMNS + column)
-            return tirx.BufferStore(self.sum, gate * self._load(self.sum, 0), [0])
-
-        def all_terms(j: Any) -> Any:
-            return tir.seq([through(j), *(add(*pair, j) for pair in product.factors)])
-
-        begin = zero(self.dtype) if product.plus is None else self._load(product.plus, at)
-        if product.scale is not None:
-            begin = self._load(product.scale, row) * begin
-        stmts, within = [tirx.BufferStore(self.sum, begin, [0])], product.within
-        terms = product.terms if within is None else row
-        if product.fade is not None:
-            stmts.append(loop("j", terms, all_terms, dtype=self.index))
-            stmts += [through(row)] if product.after else []
-            stmts += [add(*pair, row) for pair in product.factors[: within or 0]]
-            return tir.seq(stmts)
-        for number, pair in enumerate(product.factors):
-            count = terms + 1 if within is not None and number < within else terms
-            stmts.append(loop("j", count, partial(add, *pair), dtype=self.index))
-        return tir.seq(stmts)
+    def _fade_sum(self, step: Any, column: Any) -> Any:
+        assert self.fade is not None, "only gates of the columns are passed in order"
+        gate = self._load(self.fade, step * COLUMNS + column)
+        return tirx.BufferStore(self.sum, gate * self._load(self.sum, 0), [0])
 
     def _keep(self, buffer: Var, at: Any) -> Any:
         return tirx.BufferStore(buffer, self._load(self.sum, 0), [at])
 
-    def _times(self, product: Product, row: Any, column: Any, at: Any) -> Any:
-        return tir.seq([self._cell(product, row, column, at), self._keep(product.result, at)])
+    def _sum_updates(
+        self,
+        begin: Any,
+        factors: list[Var],
+        at: Callable[[Any], Any],
+        column: Any,
+        steps: Any,
+        seen: int = 0,
+    ) -> list[Any]:
+        """Statements that leave in ``sum`` what the first steps write, each times a factor.
+
+        Parameters
+        ----------
+        begin : Expr
+            What is added; with the terms before a step it goes through the gate of the column.
+        factors : list of Var
+            For each term an array.
+        at : callable
+            The factor's index in it, of a step.
+        column : Expr
+            In the block.
+        steps : Expr or int
+            How many; the others are not read, since zero times an infinity is none.
+        seen : int
+            Of so many terms, the first ones, the next step is added too, through its gate.
+        """
+
+        def add(factor: Var, update: Var, step: Any) -> Any:
+            value = self._load(factor, at(step)) * self._load(update, step * COLUMNS + column)
+            return self._add_to_sum(value)
+
+        def all_terms(step: Any) -> Any:
+            return tir.seq([self._fade_sum(step, column), *(add(*pair, step) for pair in pairs)])
+
+        pairs = list(zip(factors, self.update, strict=True))
+        stmts = [tirx.BufferStore(self.sum, begin, [0])]
+        if self.fade is not None:
+            stmts.append(loop("j", steps, all_terms, dtype=self.index))
+            stmts += [self._fade_sum(steps, column)] if seen else []
+            return [*stmts, *(add(*pair, steps) for pair in pairs[:seen])]
+        for number, pair in enumerate(pairs):
+            count = steps + 1 if number < seen else steps
+            stmts.append(loop("j", count, partial(add, *pair), dtype=self.index))
+        return stmts
+
+    def _sum_read(self, begin: Any, triangles: list[Var], t: Any, v: Any, seen: int) -> list[Any]:
+        """Statements that add to what step t reads of the head what it reads of the chunk."""
+        return self._sum_updates(begin, triangles, lambda j: t * self.steps + j, v, t, seen)
 
     def body(self) -> Any:
         """Return what a thread does: begin, the chunks, and the end."""
@@ -207,7 +219,7 @@ class DeltaBlock(BlockOfColumns, Chunk):
                     [
                         tirx.BufferStore(self.factor, self._load(into, s * k + i), [0]),
                         loop("r", last - s - 1, gate, dtype=self.index),
-                        tirx.BufferStore(self.sum, self._load(self.sum, 0) + term(i), [0]),
+                        self._add_to_sum(term(i)),
                     ]
                 )
 
@@ -232,7 +244,7 @@ class DeltaBlock(BlockOfColumns, Chunk):
 
         def backward(at: Any) -> Any:
             vectors = [scale(into, at, self.gone, 0) for into in self.into]
-            return tir.seq([*vectors, self.pass_gate(at, self.gone, 0)])
+            return tir.seq([*vectors, scale(self.gone, 0, self.gates, at)])
 
         def of_row(i: Any, _: Any) -> Any:
             restart = tirx.BufferStore(self.gone, one(self.dtype), [0])
@@ -252,9 +264,19 @@ class DeltaBlock(BlockOfColumns, Chunk):
     def _project(self, number: Any, slot: Any) -> Any:
         """Compute what the steps read of the state at the head of the chunk."""
         t, v = number // COLUMNS, number % COLUMNS
-        products, count = self.of_head, len(self.known)
+
+        def read(vectors: Var, to: Var, at: Any) -> Any:
+            def add(i: Any) -> Any:
+                cell = self._load(self.state, i * COLUMNS + v)
+                return self._add_to_sum(self._load(vectors, t * self.stride + i) * cell)
+
+            begin = tirx.BufferStore(self.sum, zero(self.dtype), [0])
+            total = loop("j", self.rows, add, dtype=self.index)
+            return tir.seq([begin, total, self._keep(to, at)])
+
+        known = [read(*pair, number) for pair in zip(self.source, self.known, strict=True)]
         return tir.seq(
-            self._times(p, t, v, number if n < count else slot) for n, p in enumerate(products)
+            [*known, *(read(*pair, slot) for pair in zip(self.weights, self.outs, strict=True))]
         )
 
     def _solve(self, t: Any) -> Any:
@@ -263,12 +285,13 @@ class DeltaBlock(BlockOfColumns, Chunk):
         at = t * COLUMNS + v
 
         def row(number: int) -> list[Any]:
-            system = self.system(number)
+            known = self._load(self.known[number], at)
+            system = self._sum_read(known, self.lower[number], t, v, self.seen[number])
             value = self._load(self.rate[number], at) * self._load(self.sum, 0)
             value = self._load(self.drive[number], at) + value
             # Every warp sums what earlier steps wrote, one of them stores what later ones read.
-            one_warp = when(self.thread < COLUMNS, tirx.BufferStore(system.result, value, [at]))
-            return [self._cell(system, t, v, at), one_warp, all_wait()]
+            store = tirx.BufferStore(self.drive[number], value, [at])
+            return [*system, when(self.thread < COLUMNS, store), all_wait()]
 
         return tir.seq(stmt for number, _ in enumerate(self.reading) for stmt in row(number))
 
@@ -276,10 +299,16 @@ class DeltaBlock(BlockOfColumns, Chunk):
         t, v = number // COLUMNS, number % COLUMNS
         inside = tirx.And(head + t < self.length, self.exists(v))
         emit = self.memory.emit(head + t, v, [self._load(out, slot) for out in self.outs])
-        return tir.seq([*(self._times(p, t, v, slot) for p in self.outputs), when(inside, emit)])
+        stmts, seen = [], self.seen[len(self.reading) :]
+        for out, triangles, terms in zip(self.outs, self.readers, seen, strict=True):
+            begin = self._load(out, slot)
+            stmts += [*self._sum_read(begin, triangles, t, v, terms), self._keep(out, slot)]
+        return tir.seq([*stmts, when(inside, emit)])
 
     def _advance(self, number: Any, _: Any) -> Any:
         """A cell of the state after the chunk; ``into`` has the gates until its end."""
         i = tirx.Min(number // COLUMNS, int_const(self.rows - 1, self.index))
-        product = self.advance(self.into, self.steps, True)
-        return self._times(product, i, number % COLUMNS, number)
+        begin = self._load(self.passed, i) * self._load(self.state, number)
+        column, steps = number % COLUMNS, self.steps
+        stmts = self._sum_updates(begin, self.into, lambda t: t * self.stride + i, column, steps)
+        return tir.seq([*stmts, self._keep(self.state, number)])

@@ -7,8 +7,8 @@ the others are addresses and conditions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
@@ -23,6 +23,10 @@ from tvm_scan.schedules.delta.tensor_tiles import (
 )
 from tvm_scan.schedules.machine.gpu_chip import BARRIER, MEMORY, Work
 
+if TYPE_CHECKING:
+    from tvm_scan.schedules.delta.gpu_plan import DeltaBlocks
+
+
 #: Instructions of a multiply-add of two cells of shared memory: two loads, and the index.
 _TERM = 4.0
 #: Accesses of a warp to shared memory for it, and cycles until one answers.
@@ -34,25 +38,8 @@ _SPLIT_A, _PRODUCT, _COUNTED = 12.0, 10.0, 0.7
 _FRAGMENT = 16 * 8 * 8
 
 
-@dataclass(frozen=True)
-class Way:
-    """Work sharing of a block: steps, threads, and what multiplies.
-
-    Attributes
-    ----------
-    steps, threads : int
-        Of a chunk, and of a block.
-    tensor : bool
-        Whether products are made on tensor cores.
-    """
-
-    steps: int
-    threads: int
-    tensor: bool
-
-
 def blocks_work(
-    rule: DeltaRule, states: float, length: float, way: Way, columns: int | None = None
+    rule: DeltaRule, states: float, length: float, plan: DeltaBlocks, columns: int | None = None
 ) -> Work:
     """Count what the blocks do.
 
@@ -62,12 +49,12 @@ def blocks_work(
         What runs.
     states, length : float
         Independent states, and steps of each.
-    way : Way
-        Of the blocks.
+    plan : DeltaBlocks
+        Steps of a chunk, threads of a block, and what multiplies.
     columns : int, optional
         Of a state; those of the rule if not given.
     """
-    steps, threads = way.steps, way.threads
+    steps, threads = plan.steps, plan.threads_per_block
     rows = known_extent(rule.rows.extent)
     columns = known_extent(rule.columns.extent) if columns is None else columns
     terms = len(rule.terms)
@@ -83,13 +70,13 @@ def blocks_work(
     adds += pairs * COLUMNS * readers * terms
     adds += rows * COLUMNS * steps * terms
     # On tensor cores a gate that all rows share is one cell a step.
-    gates = not (way.tensor and is_uniform(rule))
+    gates = not (plan.on_tensor_cores and is_uniform(rule))
     vectors = (gates + terms + readers) * steps * rows
     amounts = (terms + reading) * steps * COLUMNS
     state = 2.0 * rows * COLUMNS
     moved = blocks * cell * (chunks * (vectors + amounts + steps * COLUMNS) + state)
-    if way.tensor:
-        return _tensor_work(rule, blocks, chunks, way, moved)
+    if plan.on_tensor_cores:
+        return _tensor_work(rule, blocks, chunks, plan, moved)
     issued = blocks * chunks * (adds * _TERM + 4.0 * (vectors + amounts)) / 32
     # One behind the system of a step, and behind every other phase.
     barriers = chunks * (5.0 + reading * steps)
@@ -109,10 +96,12 @@ def blocks_work(
     )
 
 
-def _tensor_work(rule: DeltaRule, blocks: float, chunks: int, way: Way, moved: float) -> Work:
+def _tensor_work(
+    rule: DeltaRule, blocks: float, chunks: int, plan: DeltaBlocks, moved: float
+) -> Work:
     """Count what blocks of ``gpu_tensor`` do."""
-    steps, warps = way.steps, way.threads // 32
-    tiles = Tiles.of(known_extent(rule.rows.extent), way.threads)
+    steps, warps = plan.steps, plan.threads_per_block // 32
+    tiles = Tiles.of(known_extent(rule.rows.extent), plan.threads_per_block)
     terms, octets = len(rule.terms), steps // OCTET
     reading = len(rule.reading)
     readers = reading + len(rule.reads)
@@ -144,7 +133,7 @@ def _tensor_work(rule: DeltaRule, blocks: float, chunks: int, way: Way, moved: f
         issued=blocks * chunks * issued / _COUNTED,
         barriers=chunks * barriers,
         shared=blocks * chunks * lines,
-        threads=blocks * way.threads,
+        threads=blocks * plan.threads_per_block,
         chain=chunks * (MEMORY + longest / _COUNTED + barriers * (BARRIER + _SHARED)),
         once=0.0,
         launches=1.0,
@@ -153,19 +142,19 @@ def _tensor_work(rule: DeltaRule, blocks: float, chunks: int, way: Way, moved: f
     )
 
 
-def cut_work(rule: DeltaRule, states: float, length: float, way: Way, segments: int) -> Work:
+def cut_work(rule: DeltaRule, states: float, length: float, plan: DeltaBlocks) -> Work:
     """Count what the passes over segments of time do, and the one from segment to segment."""
-    cell = tir.byte_size(rule.dtype)
+    cell, segments = tir.byte_size(rule.dtype), plan.chunks
     rows, columns = known_extent(rule.rows.extent), known_extent(rule.columns.extent)
     each = length / segments
     # Columns of the state, and of the identity.
-    effects = blocks_work(rule, states * segments, each, way)
-    maps = blocks_work(rule, states * segments, each, way, columns=rows)
+    effects = blocks_work(rule, states * segments, each, plan)
+    maps = blocks_work(rule, states * segments, each, plan, columns=rows)
     outputs = effects
     blocks = states * ceil(columns / COLUMNS)
     adds = float(rows * rows * COLUMNS)
     passed = states * segments * cell * (rows * rows + 3.0 * rows * columns)
-    between = segments * (MEMORY + adds * _TERM / way.threads + 2 * (BARRIER + _SHARED))
+    between = segments * (MEMORY + adds * _TERM / plan.threads_per_block + 2 * (BARRIER + _SHARED))
     parts = (effects, maps, outputs)
     return Work(
         moved=sum(part.moved for part in parts) + passed,

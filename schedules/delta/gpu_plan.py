@@ -8,35 +8,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule, TimeLoop
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import known_extent, known_rows
-from tvm_scan.schedules.delta.gpu import build_delta_blocks, shared_bytes
+from tvm_scan.schedules.delta.gpu import DeltaBlock
 from tvm_scan.schedules.delta.gpu_block import COLUMNS
 from tvm_scan.schedules.delta.gpu_carries import build_carries
-from tvm_scan.schedules.delta.gpu_cost import Way, blocks_work, cut_work
-from tvm_scan.schedules.delta.gpu_tensor import build_tensor_blocks
+from tvm_scan.schedules.delta.gpu_cost import blocks_work, cut_work
+from tvm_scan.schedules.delta.gpu_tensor import TensorBlock
 from tvm_scan.schedules.delta.tensor_tiles import (
     MOST_IN_LINE,
     TENSOR_STEPS,
     products_in_line,
-    tensor_shared_bytes,
 )
 from tvm_scan.schedules.delta.time_cut import (
     TimeCut,
     arrays_of,
+    build_passes,
     check_chunks,
     chunk_counts,
-    describe_chunks,
+    picture_of,
     why_wasteful,
 )
 from tvm_scan.schedules.machine.gpu_cost import Block, GpuCost, gpu_cost
 from tvm_scan.schedules.machine.machine import Machine
-from tvm_scan.schedules.picture import Chunks, Picture, Serial
+from tvm_scan.schedules.picture import Picture, Serial
 from tvm_scan.schedules.plan import ScanPlan
 
 #: Steps of a chunk, the most first; threads of a block, those of a default first.
@@ -149,24 +149,25 @@ class DeltaBlocks(ScanPlan):
             "use products=fma, or fewer steps",
         )
 
+    def _passes(self, recurrence: DeltaRule) -> tuple[DeltaRule, ...]:
+        """Rules that blocks run: the whole one, or those of segments of its time."""
+        if not self.chunks:
+            return (recurrence,)
+        return TimeCut.of(recurrence, self.chunks, self.steps).passes
+
     def _arrays(self, recurrence: DeltaRule) -> int:
         """Most arrays of a kernel."""
-        if not self.chunks:
-            arrays = [*recurrence.inputs, *recurrence.outputs]
-            return len(tir.VarMap((array, True) for array in arrays))
         # The one between the segments has the states, their maps, and what is stored after time.
-        passes = TimeCut.of(recurrence, self.chunks, self.steps).passes
-        between = 4 + len(recurrence.finish)
-        return max(between, *(len(arrays_of(rule)) for rule in passes))
+        between = 4 + len(recurrence.finish) if self.chunks else 0
+        return max(between, *(len(arrays_of(rule)) for rule in self._passes(recurrence)))
+
+    def _block(self, rule: DeltaRule) -> DeltaBlock:
+        block = TensorBlock if self.on_tensor_cores else DeltaBlock
+        return block(rule, self.steps, self.threads_per_block)
 
     def shared_bytes(self, recurrence: DeltaRule) -> int:
         """Bytes of everything of a chunk."""
-        if not self.on_tensor_cores:
-            return shared_bytes(recurrence, self.steps)
-        passes = [recurrence]
-        if self.chunks:
-            passes = list(TimeCut.of(recurrence, self.chunks, self.steps).passes)
-        return max(tensor_shared_bytes(p, self.steps, self.threads_per_block) for p in passes)
+        return max(self._block(rule).shared_bytes for rule in self._passes(recurrence))
 
     @property
     def has_barriers(self) -> bool:
@@ -175,18 +176,13 @@ class DeltaBlocks(ScanPlan):
 
     def build(self, recurrence: DeltaRule) -> Built:
         """Return the grid."""
-        steps, threads = self.steps, self.threads_per_block
-        build = build_tensor_blocks if self.on_tensor_cores else build_delta_blocks
-
-        def blocks(rule: DeltaRule) -> Any:
-            return build(rule, steps, threads)
-
-        if not self.chunks:
-            return Built([blocks(recurrence)], [])
-        cut = TimeCut.of(recurrence, self.chunks, steps)
-        carries = build_carries(recurrence, cut, threads)
-        nests = [blocks(cut.effects), blocks(cut.maps), carries, blocks(cut.outputs)]
-        return Built(nests, [cut.states, cut.products])
+        return build_passes(
+            recurrence,
+            self.chunks,
+            self.steps,
+            lambda rule: [self._block(rule).nest()],
+            lambda cut: [build_carries(recurrence, cut, self.threads_per_block)],
+        )
 
     def why_wasteful(self, steps: int) -> str | None:
         """Say so where chunks of time have less than a chunk of steps."""
@@ -196,11 +192,8 @@ class DeltaBlocks(ScanPlan):
         """Predict the time."""
         length = known_extent(recurrence.time.extent) if steps is None else steps
         states, threads = known_rows(recurrence), self.threads_per_block
-        way = Way(self.steps, threads, self.on_tensor_cores)
-        if self.chunks:
-            work = cut_work(recurrence, states, length, way, self.chunks)
-        else:
-            work = blocks_work(recurrence, states, length, way)
+        count = cut_work if self.chunks else blocks_work
+        work = count(recurrence, states, length, self)
         block = Block(threads, threads, self.shared_bytes(recurrence), _WAITING)
         return gpu_cost(work, block, machine.gpu)
 
@@ -244,11 +237,8 @@ class DeltaBlocks(ScanPlan):
         grid = f"{each} of {self.threads_per_block} threads for each state, {COLUMNS} "
         where = {"fma": "in shared memory", "tf32x3": "on tensor cores, in three of tf32 each"}
         note = f"(chunks of {self.steps} steps as products of matrices {where[self.products]})"
-        lines = (("grid", f"{grid}columns each"),)
         walk = Serial("lane", "block", note)
-        if not self.chunks:
-            return Picture(lines, (walk,))
-        return Picture((describe_chunks(self.chunks), *lines), (Chunks(self.chunks), walk))
+        return picture_of(self.chunks, ("grid", f"{grid}columns each"), walk)
 
 
 def _takes_tensor_cores(rule: DeltaRule, machine: Machine) -> bool:

@@ -37,21 +37,17 @@ from tvm_scan.schedules.delta.tensor_products import TensorProducts
 from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden
 
 
-def build_tensor_blocks(rule: DeltaRule, steps: int, threads: int) -> Any:
-    """One block for every matrix and 32 of its columns, as a loop nest.
+class TensorBlock(TensorProducts):
+    """A block that multiplies on tensor cores.
 
     Parameters
     ----------
     rule : DeltaRule
         What to build, in float32.
-    steps, threads : int
-        Of a chunk: 8 or 16, and of a block: 2, 4 or 8 warps.
+    chunk, threads : int
+        Steps of a chunk: 8 or 16, and threads: 2, 4 or 8 warps.
     """
-    block = _TensorBlock(rule, steps, threads)
-    return block.grid("delta_block", block.body(), rule.outputs)
 
-
-class _TensorBlock(TensorProducts):
     def __init__(self, rule: DeltaRule, chunk: int, threads: int) -> None:
         super().__init__(rule, chunk, threads)
         gates = [self.gates] if self.gated else []
@@ -191,14 +187,6 @@ class _TensorBlock(TensorProducts):
             value = value + self._load(heads, group * cells + at)
         return value
 
-    def _add_to_sum(self, value: Any) -> Any:
-        return tirx.BufferStore(self.sum, self._load(self.sum, 0) + value, [0])
-
-    def _fade_sum(self, step: Any, column: Any) -> Any:
-        assert self.fade is not None
-        gate = self._load(self.fade, step * COLUMNS + column)
-        return tirx.BufferStore(self.sum, gate * self._load(self.sum, 0), [0])
-
     def _solve_column(self) -> Any:
         """Forward substitution of a column, by one thread in its registers."""
         v, stmts = self.thread, []
@@ -236,20 +224,14 @@ class _TensorBlock(TensorProducts):
             seen = self.seen[len(self.reading) + n]
 
             def step(j: Any, n: int = n, seen: int = seen) -> Any:
-                code = (
-                    [] if self.fade is None else [when(j < t + min(seen, 1), self._fade_sum(j, v))]
-                )
-                terms = [
-                    self._add_to_sum(
-                        self._load(triangle, t * self.steps + j)
-                        * self._load(update, j * COLUMNS + v)
-                    )
-                    for triangle, update in zip(self.readers[n], self.update, strict=True)
-                ]
-                limits = [j < t + int(m < seen) for m, _ in enumerate(terms)]
-                return tir.seq(
-                    [*code, *(when(limit, add) for limit, add in zip(limits, terms, strict=True))]
-                )
+                faded = self.fade is not None
+                code = [when(j < t + min(seen, 1), self._fade_sum(j, v))] if faded else []
+                pairs = zip(self.readers[n], self.update, strict=True)
+                for m, (triangle, update) in enumerate(pairs):
+                    entry = self._load(triangle, t * self.steps + j)
+                    added = self._add_to_sum(entry * self._load(update, j * COLUMNS + v))
+                    code.append(when(j < t + int(m < seen), added))
+                return tir.seq(code)
 
             begin = self._from_groups(self.seen_heads[n], number)
             stmts.append(tirx.BufferStore(self.sum, begin, [0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.ir import Call, Var
 
 from tvm_scan import tir
-from tvm_scan.delta_rule import DeltaRule
+from tvm_scan.delta_rule import DeltaRule, Written
 from tvm_scan.schedules.common.ir import as_dtype, int_const
 
 
@@ -60,29 +60,25 @@ class MemoryMap:
 
     def last(self, row: Any, column: Any, value: Any) -> Any:
         """Store a cell of the state after time, wherever it is wanted."""
-        rule, stmts = self.rule, []
-        if rule.is_kept:
-            indices = [self.at(index, row=row, column=column) for index in rule.indices]
-            stmts.append(tirx.BufferStore(rule.state, value, indices))
-        for store in rule.finish:
-            stored = self.at(store.value, row=row, column=column)
-            stored = tir.substitute(stored, tir.VarMap([(rule.final, value)]))
-            indices = [self.at(index, row=row, column=column) for index in store.index]
-            stmts.append(tirx.BufferStore(store.buffer, stored, indices))
-        return tir.seq(stmts)
+        rule = self.rule
+        state = [Written(rule.state, rule.indices, rule.final)] if rule.is_kept else []
+        table = tir.VarMap([(rule.final, value)])
+        return self._stores([*state, *rule.finish], table, row=row, column=column)
 
     def emit(self, time: Any, column: Any, reads: list[Any]) -> Any:
         """Stores of one step and column, given the values of its reads."""
-        table = tir.VarMap(
-            (read.value, value) for read, value in zip(self.rule.reads, reads, strict=True)
-        )
+        pairs = zip(self.rule.reads, reads, strict=True)
+        table = tir.VarMap((read.value, value) for read, value in pairs)
+        return self._stores(self.rule.stores, table, t=time, column=column)
+
+    def _stores(self, stores: Sequence[Written], table: tir.VarMap, **at: Any) -> Any:
         return tir.seq(
             tirx.BufferStore(
                 store.buffer,
-                tir.substitute(self.at(store.value, t=time, column=column), table),
-                [self.at(index, t=time, column=column) for index in store.index],
+                tir.substitute(self.at(store.value, **at), table),
+                [self.at(index, **at) for index in store.index],
             )
-            for store in self.rule.stores
+            for store in stores
         )
 
     def held_calls(
@@ -102,22 +98,27 @@ class MemoryMap:
         tuple of (list of Expr, list of (Expr, Var))
             The expressions over registers, and what each register holds.
         """
-        held: list[tuple[Any, Var]] = []
+        held = tir.ExprMap()
         zero = int_const(0, self.index)
 
         def without(expr: Any, axis: Var) -> Any:
             def on_call(call: Call) -> Any:
                 if tir.dtype_of(call) != self.rule.dtype or tir.contains_var(call, [axis]):
                     return call
-                for other, buffer in held:
-                    if tir.structurally_equal(other, call):
-                        return tirx.BufferLoad(buffer, [zero])
-                held.append((call, make(len(held))))
-                return tirx.BufferLoad(held[-1][1], [zero])
+                if call not in held:
+                    held[call] = make(len(held))
+                return tirx.BufferLoad(held[call], [zero])
 
             return tvm_ffi.structural_map(expr, (Call, on_call))
 
-        return [without(expr, axis) for expr, axis in exprs], held
+        return [without(expr, axis) for expr, axis in exprs], held.items()
+
+
+def blocks_of(rule: DeltaRule, width: int) -> list[tuple[int, int, int]]:
+    """Blocks of columns: the first column of some, columns of each, and how many there are."""
+    whole, rest = divmod(int(rule.columns.extent), width)
+    blocks = [(0, width, whole), (whole * width, rest, 1)]
+    return [block for block in blocks if all(block[1:])]
 
 
 def assign_task(

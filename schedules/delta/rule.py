@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import Var
 from tvm.s_tir import SBlockRealize
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.extraction.array_step import COUPLED_MATRICES
-from tvm_scan.extraction.delta import distribute, extract_delta
+from tvm_scan.extraction.delta import extract_delta
 from tvm_scan.extraction.threads import is_bound
 from tvm_scan.recurrence import Refusal, RefusalKind
 from tvm_scan.schedules.splice import ensure_blocks
@@ -35,19 +37,22 @@ def as_delta(func: tirx.PrimFunc, nest: Any, refusal: Refusal) -> DeltaRule | Re
     -------
     DeltaRule or Refusal
         The refusal that was given, if the nest is no delta rule either, or the one that says
-        why two matrices are none.
+        why two matrices are none; with the nest as two loops over time, if it can be written so.
     """
     # TVM's own rules see nothing of a nest that is bound to threads by hand.
     if refusal.kind not in _COUPLED and not is_bound(nest):
         return refusal
     delta = extract_delta(func, nest)
     # Only the proof of the delta rule has seen two matrices.
-    is_told = isinstance(delta, DeltaRule) or delta.fix == COUPLED_MATRICES
-    return delta if is_told else refusal
+    if isinstance(delta, DeltaRule) or delta.fix == COUPLED_MATRICES:
+        return delta
+    return replace(refusal, loops=delta.loops if refusal.kind in _COUPLED else None)
 
 
-def with_two_loops(func: tirx.PrimFunc, nest: Any, refusal: Refusal) -> tirx.PrimFunc | None:
-    """Return a function with a refused nest as two loops over time, if it can be written so.
+def with_two_loops(
+    func: tirx.PrimFunc, nest: Any, loops: tuple[list[Any], list[Var]]
+) -> tirx.PrimFunc:
+    """Return a function with a refused nest as two loops over time.
 
     Parameters
     ----------
@@ -55,14 +60,9 @@ def with_two_loops(func: tirx.PrimFunc, nest: Any, refusal: Refusal) -> tirx.Pri
         The function.
     nest : Stmt
         One of its nests.
-    refusal : Refusal
-        Why it is neither a scan nor a delta rule.
+    loops : tuple of (list of Stmt, list of Var)
+        Those of its refusal.
     """
-    if refusal.kind not in _COUPLED:
-        return None
-    loops = distribute(func, nest)
-    if isinstance(loops, Refusal):
-        return None
     stmts, buffers = loops
     body = func.body
     assert isinstance(body, SBlockRealize), "a function with blocks has a root block"

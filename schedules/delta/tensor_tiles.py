@@ -20,7 +20,6 @@ from tvm.tirx import FloatImm
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.schedules.delta.gpu_block import COLUMNS
 
 #: Steps, or rows, of a tile; columns of a warp.
 OCTET, ACROSS = 8, 16
@@ -96,27 +95,6 @@ def pairs_of(octets: list[Octet]) -> list[tuple[Octet, ...]]:
 def products_in_line(rule: DeltaRule, steps: int) -> int:
     """Products of forward substitution: of every two steps, for each term that reads another."""
     return len(rule.reading) * len(rule.terms) * steps * (steps - 1) // 2
-
-
-def tensor_shared_bytes(rule: DeltaRule, steps: int, threads: int) -> int:
-    """Shared memory of a block.
-
-    Parameters
-    ----------
-    rule : DeltaRule
-        What is built.
-    steps, threads : int
-        Of a chunk, and of a block.
-    """
-    tiles = Tiles.of(tir.as_int(rule.rows.extent) or 0, threads)
-    terms, reading = len(rule.terms), len(rule.reading)
-    readers = reading + len(rule.reads)
-    gates = steps + (steps + 1) ** 2 if is_uniform(rule) else steps * tiles.stride
-    gates = gates if is_gated(rule) else 0
-    cells = (terms + readers) * steps * tiles.stride + gates
-    cells += terms * readers * steps * steps
-    by_step = terms + reading + tiles.groups * readers + (rule.column_gate is not None)
-    return (cells + by_step * steps * COLUMNS) * tir.byte_size(rule.dtype)
 
 
 def is_uniform(rule: DeltaRule) -> bool:

@@ -31,7 +31,9 @@ from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule, Term
 from tvm_scan.recurrence import Axis
 from tvm_scan.schedules.common.ir import as_dtype, int_const, local
+from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import known_extent
+from tvm_scan.schedules.picture import Chunks, Picture, Serial
 
 if TYPE_CHECKING:
     from tvm_scan.schedules.plan import ScanPlan
@@ -103,21 +105,46 @@ def why_wasteful(chunks: int, each: int, steps: int) -> str | None:
     return f"expected chunks of {each} steps or more, got {chunks} of {steps} steps"
 
 
-def describe_chunks(chunks: int) -> tuple[str, str]:
-    """Return a line for pictures: that time is cut, and what follows."""
+def picture_of(chunks: int, line: tuple[str, str], walk: Serial) -> Picture:
+    """Return the picture of a plan, whose time may be cut."""
+    if not chunks:
+        return Picture((line,), (walk,))
     passes = "what each makes of no state and of the identity; states past them in order; outputs"
-    return "chunks", f"{chunks} of time: {passes}"
+    return Picture((("chunks", f"{chunks} of time: {passes}"), line), (Chunks(chunks), walk))
+
+
+def build_passes(
+    rule: DeltaRule,
+    chunks: int,
+    steps: int,
+    nests: Callable[[DeltaRule], list[Any]],
+    carries: Callable[[TimeCut], list[Any]],
+) -> Built:
+    """Build a rule in one pass, or its chunks of time.
+
+    Parameters
+    ----------
+    rule : DeltaRule
+        The whole one.
+    chunks, steps : int
+        Chunks of time, or 0, and steps that are taken at once.
+    nests : callable
+        The nests of a rule.
+    carries : callable
+        Those that take the states past the segments.
+    """
+    if not chunks:
+        return Built(nests(rule), [])
+    cut = TimeCut.of(rule, chunks, steps)
+    between = [*nests(cut.effects), *nests(cut.maps), *carries(cut)]
+    return Built([*between, *nests(cut.outputs)], [cut.states, cut.products])
 
 
 def arrays_of(rule: DeltaRule) -> list[Var]:
     """Arrays that a rule reads and writes, each once."""
-    read = [
-        array
-        for part in rule.parts
-        if part is not None
-        for array in tir.buffers_loaded(part).keys()
-    ]
-    return list(tir.VarMap((array, True) for array in (*read, *rule.outputs)).keys())
+    parts = [part for part in rule.parts if part is not None]
+    read = [array for part in parts for array in tir.buffers_loaded(part).keys()]
+    return tir.VarMap((array, True) for array in (*read, *rule.outputs)).keys()
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,29 +194,33 @@ class TimeCut:
         here = tirx.Max(nothing, tirx.Min(as_dtype(each, index), length - begin))
 
         def moved(expr: Any) -> Any:
+            if expr is None:
+                return None
             return tir.substitute(expr, tir.VarMap([(rule.time.var, begin + time)]))
 
-        wanted = bool(rule.written_last)
-        passed = segments if wanted else segments - 1
+        def lanes(segments: int) -> tuple[Axis, ...]:
+            return (*rule.lanes, Axis(segment, int_const(segments, index)))
+
+        passed = segments if rule.written_last else segments - 1
         count, number = _number(rule, index)
         rows, columns = rule.rows.extent, rule.columns.extent
-        states = _array("states", (count, segments + 1, rows, columns), rule.dtype)
-        products = _array("products", (count, passed, rows, rows), rule.dtype)
-        row = as_dtype(rule.rows.var, index)
-        terms = tuple(_term(term, moved) for term in rule.terms)
+        states = local("states", [count, segments + 1, rows, columns], rule.dtype, "global")
+        products = local("products", [count, passed, rows, rows], rule.dtype, "global")
+        row, column = as_dtype(rule.rows.var, index), as_dtype(rule.columns.var, index)
+        terms = tuple(
+            Term(moved(t.into), moved(t.source), moved(t.rate), moved(t.drive), t.added)
+            for t in rule.terms
+        )
+        part = replace(rule, time=Axis(time, here), gate=moved(rule.gate), terms=terms, finish=())
         effects = replace(
-            rule,
-            lanes=(*rule.lanes, Axis(segment, int_const(passed, index))),
-            time=Axis(time, here),
+            part,
+            lanes=lanes(passed),
             state=states,
-            indices=(number, segment + 1, row, as_dtype(rule.columns.var, index)),
+            indices=(number, segment + 1, row, column),
             initial=zero(rule.dtype),
             is_kept=True,
-            gate=moved(rule.gate),
-            terms=terms,
             reads=(),
             stores=(),
-            finish=(),
             outputs=(states,),
         )
         across = tirx.Var("across", index)
@@ -202,21 +233,16 @@ class TimeCut:
             terms=_undriven(terms, rule.dtype),
             outputs=(products,),
         )
-        first = tirx.BufferLoad(states, [number, segment, row, as_dtype(rule.columns.var, index)])
         outputs = replace(
-            rule,
-            lanes=(*rule.lanes, Axis(segment, int_const(segments, index))),
-            time=Axis(time, here),
-            initial=first,
+            part,
+            lanes=lanes(segments),
+            initial=tirx.BufferLoad(states, [number, segment, row, column]),
             is_kept=False,
-            gate=moved(rule.gate),
-            terms=terms,
             reads=tuple(replace(read, weight=moved(read.weight)) for read in rule.reads),
             stores=tuple(
                 replace(store, index=tuple(map(moved, store.index)), value=moved(store.value))
                 for store in rule.stores
             ),
-            finish=(),
             inputs=(*rule.inputs, states),
             outputs=tuple(store.buffer for store in rule.stores),
         )
@@ -231,16 +257,6 @@ def _number(rule: DeltaRule, index: str) -> tuple[Any, Any]:
         extent = as_dtype(lane.extent, index)
         count, number = count * extent, number * extent + as_dtype(lane.var, index)
     return tir.simplify(count), number
-
-
-def _array(name: str, shape: tuple[Any, ...], dtype: str) -> Var:
-    return local(name, list(shape), dtype, "global")
-
-
-def _term(term: Term, moved: Callable[[Any], Any]) -> Term:
-    source = None if term.source is None else moved(term.source)
-    rate = None if term.rate is None else moved(term.rate)
-    return Term(moved(term.into), source, rate, moved(term.drive), term.added)
 
 
 def _undriven(terms: tuple[Term, ...], dtype: str) -> tuple[Term, ...]:

@@ -52,16 +52,14 @@ class WalkPlan:
     @classmethod
     def space(cls, shape: WalkShape, machine: Machine) -> list[WalkPlan]:
         """Return the plans of a machine for a shape."""
-        return cls.with_columns(column_counts(shape.values), shape, machine)
+        vector, strip = vectors_of(machine, shape.cell)
+        pairs = product(cls.columns_of(shape), [False, True] if machine.cores > 1 else [False])
+        return [cls(columns, strip, vector, threads) for columns, threads in pairs]
 
     @classmethod
-    def with_columns(
-        cls, columns: Sequence[int], shape: WalkShape, machine: Machine
-    ) -> list[WalkPlan]:
-        """Return the plans with one of some numbers of columns."""
-        vector, strip = vectors_of(machine, shape.cell)
-        threads = [False] + [True] * (machine.cores > 1)
-        return [cls(n, strip, vector, is_on) for n, is_on in product(columns, threads)]
+    def columns_of(cls, shape: WalkShape) -> Sequence[int]:
+        """Return how many columns a task may have."""
+        return column_counts(shape.values)
 
     @classmethod
     def fastest(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tvm
-from tvm.s_tir import Schedule
+from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
@@ -11,7 +11,16 @@ from tests.programs.delta_programs import FORMS, linear_attention
 from tests.programs.test_delta import attention, called
 from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET
-from tvm_scan import ScanPlan, default_plan, expand_scans, extract, library, parallelize, plan_of
+from tvm_scan import (
+    ScanPlan,
+    default_plan,
+    expand_scans,
+    extract,
+    library,
+    parallelize,
+    plan_of,
+    tir,
+)
 from tvm_scan import verify as compare
 from tvm_scan.errors import PlanError
 from tvm_scan.meta import RecordStore, tune
@@ -25,6 +34,7 @@ from tvm_scan.meta.store.nearest import tuned_function
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.annotated import annotated_plans
 from tvm_scan.schedules.choose.shape_key import shape_key
+from tvm_scan.schedules.common.ir import cell_count
 from tvm_scan.schedules.delta.cpu_plan import DeltaWalk
 from tvm_scan.schedules.delta.gpu_plan import DeltaBlocks
 from tvm_scan.schedules.machine.machine import Machine
@@ -213,6 +223,18 @@ def test_what_is_between_chunks_can_be_indexed():
     for target, plan in ((GPU, "cuda/delta_blocks"), (CPU, "cpu/delta_walk")):
         with pytest.raises(PlanError, match="expected fewer than 2147483648 cells of the states"):
             parallelize(many, target, f"{plan}(steps=4, chunks=1024)")
+
+
+@pytest.mark.parametrize("products", ["fma", "tf32x3"])
+@pytest.mark.parametrize("threads", [64, 256])
+def test_shared_memory_is_what_the_kernel_allocates(threads, products):
+    """Rows of `gated` fill no block: their padding, too."""
+    rule = rule_of(FORMS["gated"])
+    plan = DeltaBlocks(steps=8, threads_per_block=threads, products=products)
+    (nest,) = plan.build(rule).nests
+    buffers = [buffer for block in tir.nodes(nest, SBlock) for buffer in block.alloc_buffers]
+    cells = [cell_count(buffer) for buffer in buffers if str(buffer.scope()) == "shared"]
+    assert plan.shared_bytes(rule) == 4 * sum(cells)
 
 
 def test_many_products_take_fewer_steps_at_once():

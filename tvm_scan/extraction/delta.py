@@ -17,12 +17,12 @@ from two sides; so is the weight of a sum, whose columns' factor multiplies the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from tvm import tirx
-from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule, Read, Written
@@ -33,7 +33,7 @@ from tvm_scan.extraction.delta_proof import StepProof
 from tvm_scan.extraction.delta_stores import around_time, step_stores
 from tvm_scan.extraction.distribute import distributed
 from tvm_scan.extraction.flatten import flatten
-from tvm_scan.extraction.matrix_state import matrix_state, sums_over_state
+from tvm_scan.extraction.matrix_state import SumsOverTwoAxes, matrix_state, sums_over_state
 from tvm_scan.extraction.nest import Nest, find_nest
 from tvm_scan.extraction.one_step import as_one_step
 from tvm_scan.extraction.partial_sums import with_whole_sums
@@ -46,8 +46,6 @@ from tvm_scan.extraction.unroll import unrolled_body
 from tvm_scan.extraction.wide_state import widened
 from tvm_scan.recurrence import Axis, Refusal, RefusalKind
 
-T = TypeVar("T")
-
 
 def extract_delta(func: tirx.PrimFunc, stmt: Any) -> DeltaRule | Refusal:
     """Prove that a nest is a delta rule.
@@ -58,67 +56,50 @@ def extract_delta(func: tirx.PrimFunc, stmt: Any) -> DeltaRule | Refusal:
         The function that the nest belongs to.
     stmt : Stmt
         One of ``root_nests(func)``.
-    """
-    external = buffers_outside(func, stmt)
-    return _first_form(func, stmt, external, lambda nest: _rule(func, stmt, nest, external))
-
-
-def distribute(func: tirx.PrimFunc, stmt: Any) -> tuple[list[Any], list[Var]] | Refusal:
-    """Write a nest whose update and outputs sum over different axes of the state as two.
-
-    Parameters
-    ----------
-    func : PrimFunc
-        The function that the nest belongs to.
-    stmt : Stmt
-        One of ``root_nests(func)``.
 
     Returns
     -------
-    tuple of (list of Stmt, list of Var) or Refusal
-        The nests, and what they allocate.
+    DeltaRule or Refusal
+        A refused nest whose update and outputs sum over different axes of the state has its two
+        loops over time with it.
     """
     external = buffers_outside(func, stmt)
-    return _first_form(func, stmt, external, lambda nest: distributed(nest, external))
-
-
-def _first_form(
-    func: tirx.PrimFunc, stmt: Any, external: tir.VarMap, make: Callable[[Nest], T]
-) -> T | Refusal:
-    """``make`` of the first form of a nest that it understands."""
     tree = flatten(func, stmt)
     if isinstance(tree, Refusal):
         return tree
     body = with_whole_loops(tree.body, tree.reduced)
-    result = _over_time(func, body, tree.reduced, external, make)
-    if isinstance(result, Refusal):
-        body = as_one_step(body, external)
-        again = _over_time(func, body, tir.VarMap(), external, make)
-        return result if isinstance(again, Refusal) else again
-    return result
+    result = _over_time(func, stmt, body, tree.reduced, external)
+    if isinstance(result, DeltaRule):
+        return result
+    again = _over_time(func, stmt, as_one_step(body, external), tir.VarMap(), external)
+    if isinstance(again, DeltaRule):
+        return again
+    return replace(result, loops=result.loops or again.loops)
 
 
 def _over_time(
-    func: tirx.PrimFunc,
-    body: list[Any],
-    reduced: tir.VarMap,
-    external: tir.VarMap,
-    make: Callable[[Nest], T],
-) -> T | Refusal:
+    func: tirx.PrimFunc, stmt: Any, body: list[Any], reduced: tir.VarMap, external: tir.VarMap
+) -> DeltaRule | Refusal:
+    """Prove the first form of a nest that is understood."""
     refusals: list[Refusal] = []
+    loops = None
     for interchange in (True, False):
         nest = find_nest(body, reduced, external, interchange=interchange)
         if isinstance(nest, Refusal):
-            return nest
+            return replace(nest, loops=loops)
         refusal = check_preconditions(func, nest)
         if refusal is not None:
-            return refusal
+            return replace(refusal, loops=loops)
         for form in _written_out(nest):
             try:
-                return make(_with_whole_sums(with_whole_lanes(form), external))
+                whole = _with_whole_sums(with_whole_lanes(form), external)
+                return _rule(func, stmt, whole, external)
             except NotUnderstood as reason:
                 refusals.append(_refused(func, reason, nest))
-    return refusals[0]
+                if isinstance(reason, SumsOverTwoAxes):
+                    with suppress(NotUnderstood):
+                        loops = loops or distributed(whole, external)
+    return replace(refusals[0], loops=loops)
 
 
 def _written_out(nest: Nest) -> Iterator[Nest]:

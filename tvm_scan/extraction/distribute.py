@@ -1,4 +1,4 @@
-"""``distribute``: a loop whose sums over its state run over two axes, as two loops over time.
+"""``distributed``: a loop whose sums over its state run over two axes, as two loops over time.
 
 Theorem (distribution over time). Let the update of a state read it in sums over one axis, and let
 outputs, which nothing of the update reads, have sums over another one. A first loop computes the

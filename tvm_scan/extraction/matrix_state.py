@@ -19,6 +19,10 @@ from tvm_scan.recurrence import Axis
 _LARGEST = 256
 
 
+class SumsOverTwoAxes(NotUnderstood):
+    """A state that sums run over in more than one axis; see ``distributed``."""
+
+
 @dataclass(eq=False)
 class MatrixSum:
     """``symbol[..] = sum over the rows of term``, over cells of the state, row and column.
@@ -140,7 +144,7 @@ def matrix_state(
         raise NotUnderstood("no sum over the state")
     dims = {d for _, dimensions in over for d in dimensions}
     if len(dims) != 1 or not dims <= set(inner):
-        raise NotUnderstood("sums over different axes of the state")
+        raise SumsOverTwoAxes("sums over different axes of the state")
     row_dim = dims.pop()
     others = [d for d in inner if d != row_dim]
     if len(others) > 1:

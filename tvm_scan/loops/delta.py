@@ -14,8 +14,7 @@ form of the same steps that CPUs run, and `delta_adjoint` the way back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +24,12 @@ from tvm.ir import Expr
 from tvm_scan.loops.writer import Cells, Loop
 from tvm_scan.reads import reads_of
 
-#: A loop over columns that yields where each stands in the block, and which it is.
-Columns = Callable[[], AbstractContextManager[tuple[Any, Any]]]
 OfRow = Callable[[Any], Expr]
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A state: cells, and the index of a row, and of a column as `Columns` yields it."""
+    """A state: cells, and the index of a row and a column, where that stands in a block first."""
 
     cells: Any
     where: Callable[[Any, Any, Any], Any]
@@ -84,29 +81,8 @@ class Step:
         return cell if self.gate is None else self.gate(i) * cell
 
 
-def write_known(
-    loop: Loop, keys: Any, columns: Columns, step: Step, state: Matrix, known: Cells
-) -> None:
-    """Write what a state has before a step into a cell for each column, if the step reads it."""
-    source = step.source
-    if source is None:
-        return
-    with columns() as (j, _):
-        known[j] = 0
-    with loop.over(keys, "i") as i, columns() as (j, v):
-        known[j] = known[j] + source(i) * state[i, j, v]
-
-
-def write_step(
-    loop: Loop,
-    keys: Any,
-    columns: Columns,
-    step: Step,
-    states: tuple[Matrix, Matrix],
-    known: Cells,
-    update: Cells,
-) -> None:
-    """Write a step of some columns from one state to another, which may be the same.
+def write_step(loop: Loop, keys: Any, dtype: str, step: Step, state: Matrix, v: Any) -> None:
+    """Write a step of a column of a state.
 
     Parameters
     ----------
@@ -114,45 +90,34 @@ def write_step(
         Is written.
     keys : Expr or int
         Rows of the state.
-    columns : callable
-        Loops over the columns.
+    dtype : str
+        Of a step.
     step : Step
         Its terms.
-    states : pair of Matrix
-        The state before the step and after it.
-    known, update : Cells
-        A cell for each column: what the state has before the step, and what is written.
+    state : Matrix
+        The state before the step, and after it.
+    v : Expr
+        The column.
     """
-    before, after = states
+    # What the state has before the step, and what is written.
+    known, update = (loop.cell(name, dtype, scope="local") for name in ("known", "update"))
+    if step.source is not None:
+        write_read(loop, keys, step.source, state, v, known)
     if step.rate is not None:
-        with columns() as (j, v):
-            update[j] = step.rate * (step.drive(v) - known[j])
-    with loop.over(keys, "i") as i, columns() as (j, v):
-        amount = step.drive(v) if step.rate is None else update[j]
-        written = step.passed(i, before[i, j, v]) + step.into(i) * amount
+        update[0] = step.rate * (step.drive(v) - known[0])
+    with loop.over(keys, "i") as i:
+        amount = step.drive(v) if step.rate is None else update[0]
+        written = step.passed(i, state[i, 0, v]) + step.into(i) * amount
         if step.erase is not None:
-            written = written + step.erase[1](i) * known[j]
-        after[i, j, v] = written
+            written = written + step.erase[1](i) * known[0]
+        state[i, 0, v] = written
 
 
-def write_read(
-    loop: Loop, keys: Any, columns: Columns, query: OfRow, state: Matrix, total: Cells
-) -> None:
-    """Write the product of a vector and a state into a cell for each column."""
-    with columns() as (j, _):
-        total[j] = 0
-    with loop.over(keys, "i") as i, columns() as (j, v):
-        total[j] = total[j] + query(i) * state[i, j, v]
-
-
-def single(v: Any) -> Columns:
-    """Return the loop over the columns of a lane, which is one."""
-
-    @contextmanager
-    def column() -> Iterator[tuple[Any, Any]]:
-        yield 0, v
-
-    return column
+def write_read(loop: Loop, keys: Any, query: OfRow, state: Matrix, v: Any, total: Cells) -> None:
+    """Write the product of a vector and a column of a state into a cell."""
+    total[0] = 0
+    with loop.over(keys, "i") as i:
+        total[0] = total[0] + query(i) * state[i, 0, v]
 
 
 def key_head(h: Expr, group: int) -> Expr:
@@ -277,18 +242,13 @@ def delta_rule(batch: Expr, heads: Expr, length: Expr, **options: Any) -> tirx.P
             loop.lanes("bhv", batch, arrays.heads, values),
             loop.steps(length, "token") as ((b, h, v), t),
         ):
-            known, update, total = (
-                loop.cell(name, dtype, scope="local") for name in ("known", "update", "total")
-            )
-            column = single(v)
             state = Matrix(last, lambda i, _, v: (b, h, i, v))
 
             def read(name: str) -> OfRow:
                 return arrays.cell(name, (b, t), h)
 
-            step = arrays.step(read)
-            write_known(loop, keys, column, step, state, known)
-            write_step(loop, keys, column, step, (state, state), known, update)
-            write_read(loop, keys, column, read("q"), state, total)
+            write_step(loop, keys, dtype, arrays.step(read), state, v)
+            total = loop.cell("total", dtype, scope="local")
+            write_read(loop, keys, read("q"), state, v, total)
             y[b, t, h, v] = total[0]
     return loop.func

@@ -58,7 +58,7 @@ def delta_adjoint(
     """
     with Loop() as loop:
         walk = Walk(loop, batch, heads, length, packed, columns=columns, **options)
-        adjoint = _Adjoint(loop, walk)
+        adjoint = _Adjoint(walk)
         with loop.parallel(batch * heads, "adjoint", T.parallel if threads else T.serial) as r:
             adjoint.write(r // heads, r % heads, strip)
     return loop.func
@@ -67,14 +67,14 @@ def delta_adjoint(
 class _Adjoint:
     """The parameters, and what a task does: the heads of a key, block after block."""
 
-    def __init__(self, loop: Loop, walk: Walk) -> None:
-        self.loop, self.walk, self.block, self.arrays = loop, walk, walk.block, walk.arrays
+    def __init__(self, walk: Walk) -> None:
+        self.loop, self.walk, self.block, self.arrays = walk.loop, walk, walk.block, walk.arrays
         self.keys, self.width = walk.keys, walk.block.width
         self.checkpoints = walk.checkpoints()
         self.known = walk.array("known", walk.values)
         self.g_y, self.g_last = walk.array("g_y", walk.values), walk.states("g_last")
-        self.g = {name: self.arrays.like(loop, name) for name in self.arrays.timed}
-        self.reads = ReadsAdjoint(loop, walk, self.g)
+        self.g = {name: self.arrays.like(self.loop, name) for name in self.arrays.timed}
+        self.reads = ReadsAdjoint(walk, self.g)
         self.g_first = walk.states("g_first")
 
     def write(self, s: Expr, head: Expr, strip: int) -> None:

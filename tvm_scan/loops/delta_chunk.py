@@ -18,7 +18,7 @@ al. 2024 (arXiv 2406.06484), whose chunks here are so short that all sums are in
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from tvm.ir import Expr
@@ -135,9 +135,7 @@ class Chunk:
             for s in range(t + is_read)
         ]
         sums, rows = dict(zip(keys, self.sums, strict=False)), self.walk.rows
-        for part in sums.values():
-            with self.loop.over(rows.vector, "x", T.vectorized) as x:
-                part[x] = 0
+        rows.clear(*sums.values())
         with rows.vectors() as (x, i):
             for t in steps:
                 self._row(t, terms[t], queries[t], sums, (x, i))
@@ -188,21 +186,14 @@ class Chunk:
 
     # ---- the columns of a strip ----------------------------------------------------------------
 
-    @contextmanager
-    def over_strips(self) -> Iterator[Expr]:
+    def over_strips(self) -> AbstractContextManager[Expr]:
         """Loop over the strips of a block."""
-        with self.loop.over(self.block.width // self.strip, "strip") as strip:
-            yield strip
+        return self.loop.over(self.block.width // self.strip, "strip")
 
     @contextmanager
     def columns(self, strip: Any) -> Iterator[tuple[Any, Any, Any]]:
         """Loop over columns: where each stands in the strip and in the block, and which it is."""
-        over, vector = self.loop.over, self.vector
-        with (
-            over(self.strip // vector, "m", T.unroll) as m,
-            over(vector, "x", T.vectorized) as x,
-        ):
-            j = m * vector + x
+        with self.loop.vectors(self.strip, self.vector, kind=T.unroll) as (_, j):
             column = strip * self.strip + j
             yield j, column, self.block.first + column
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tvm.ir import Expr
-from tvm.script.ir_builder import tirx as T
 
 from tvm_scan.loops.delta_walk import Walk
 from tvm_scan.loops.reads import pulled
-from tvm_scan.loops.writer import Cells, Loop
+from tvm_scan.loops.writer import Cells
 from tvm_scan.reads import Chain
 
 
@@ -19,23 +18,21 @@ class ReadsAdjoint:
 
     Parameters
     ----------
-    loop : Loop
-        To whose parameters the gradients of the parameters of the chains are added, for each
-        sequence.
     walk : Walk
-        The task.
+        The task; to the parameters of its loop the gradients of the parameters of the chains are
+        added, for each sequence.
     gradients : mapping of str to Cells
         Of the arrays, by their names.
     """
 
-    def __init__(self, loop: Loop, walk: Walk, gradients: Mapping[str, Cells]) -> None:
-        self.loop, self.walk, self.gradients = loop, walk, gradients
+    def __init__(self, walk: Walk, gradients: Mapping[str, Cells]) -> None:
+        self.loop, self.walk, self.gradients = walk.loop, walk, gradients
         arrays = walk.arrays
         #: That of a gate is that of its logarithm already.
         self.chains = {n: c[:-1] if n == "w" else c for n, c in arrays.chains.items()}
         self.chains = {name: chain for name, chain in self.chains.items() if chain}
         self.learned = {
-            name: loop.array(f"g_{name}", (walk.batch, *shape), walk.dtype)
+            name: self.loop.array(f"g_{name}", (walk.batch, *shape), walk.dtype)
             for name, shape in arrays.learned.items()
         }
 
@@ -58,7 +55,7 @@ class ReadsAdjoint:
 
     def _allocate(self) -> None:
         vector, cell = self.walk.rows.vector, self.loop.cell
-        longest = max((len(chain) for chain in self.chains.values()), default=0)
+        longest = max(map(len, self.chains.values()))
         dtype = self.walk.dtype
         self._saved = [cell(f"saved_{n}", dtype, vector) for n in range(longest)]
         self._gradient, self._dot = (cell(n, dtype, vector) for n in ("pulled", "dot"))
@@ -90,8 +87,7 @@ class ReadsAdjoint:
             return
         norm, along = self._norm, self._along
         norm[0] = walk.over_norm(raw)
-        with self.loop.over(rows.vector, "x", T.vectorized) as x:
-            self._dot[x] = 0
+        rows.clear(self._dot)
         with rows.vectors() as (x, i):
             unit, parameter = raw(i) * norm[0], walk.arrays.parameter(h, i)
             self._pull(chain[1:], unit, (*at, i), gradient, x, parameter)

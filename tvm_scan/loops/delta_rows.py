@@ -64,16 +64,11 @@ class RowsAdjoint:
         parts, each = self.parts[: len(terms)], self.block.sums
         for first in range(0, len(terms), each):
             some = list(zip(parts, terms, strict=True))[first : first + each]
-            self._clear([part for part, _ in some])
+            self.block.clear(*(part for part, _ in some))
             with self.block.vectors() as (x, column):
                 for part, term in some:
                     part[x] = part[x] + term(column)
         return [self.block.halved(part) for part in parts]
-
-    def _clear(self, parts: Sequence[Cells]) -> None:
-        for part in parts:
-            with self.loop.over(self.block.vector, "x", T.vectorized) as x:
-                part[x] = 0
 
     def write(
         self,
@@ -113,7 +108,7 @@ class RowsAdjoint:
         with over(self.keys // side, "g") as g:
             with over(side, "r") as r:
                 i = g * side + r
-                self._clear(parts)
+                self.block.clear(*parts)
                 for some in alone:
                     with self.block.vectors() as (x, column):
                         at = (i, column, None)
@@ -122,7 +117,7 @@ class RowsAdjoint:
                         if some is alone[-1]:
                             adjoint[at] = self._passed_back(count, i, adjoint[at], asked, column)
                 for number, part in enumerate(parts):
-                    self._narrow(part)
+                    self.block.halved(part, self.side)
                     with over(side, "x", T.vectorized) as x:
                         self.tile[(number * side + r) * side + x] = part[x]
             with over(len(parts), "n") as number:
@@ -138,14 +133,6 @@ class RowsAdjoint:
             cell = cell + chunk.query[t * self.keys + i] * asked[0][t * width + column]
             cell = cell + chunk.source[t * self.keys + i] * asked[1][t * width + column]
         return cell
-
-    def _narrow(self, part: Cells) -> None:
-        """Add up the cells of a vector until so many are left as a tile has."""
-        half = self.block.vector // 2
-        while half >= self.side:
-            with self.loop.over(half, "x", T.vectorized) as x:
-                part[x] = part[x] + part[half + x]
-            half //= 2
 
     def _across(self, number: Any, g: Any) -> None:
         """Add up each row of a tile.
@@ -178,9 +165,7 @@ class RowsAdjoint:
         tokens = [walk.token(first + t) for t in range(count)]
         queries = [walk.reader(first + t)("q") for t in range(count)]
         gated = self.chunk.sums[:count] if self.gate == "head" else []
-        for part in gated:
-            with self.loop.over(walk.rows.vector, "x", T.vectorized) as x:
-                part[x] = 0
+        walk.rows.clear(*gated)
         with walk.rows.vectors() as (x, i):
             row = _Row(self, i, terms, queries)
             for t, token in enumerate(tokens):
@@ -247,14 +232,6 @@ class _Row:
                 factor = product(factor, gate(self.i))
         return factor
 
-    def query(self, t: int) -> Expr:
-        """Return the gradient of a query."""
-        return self._read(0, t, t, range(t + 1))
-
-    def source(self, t: int) -> Expr:
-        """Return the gradient of a vector that reads the state before a step."""
-        return self._read(1, t, t - self.ahead, range(t))
-
     def _read(self, number: int, t: int, last: int, steps: range) -> Expr:
         """Return what is read at step t of the state before the chunk, and of what steps wrote.
 
@@ -282,10 +259,11 @@ class _Row:
 
     def vectors(self, t: int) -> dict[str, Expr]:
         """Return the gradients of the vectors of a step, by the names of their arrays."""
+        query, into = self._read(0, t, t, range(t + 1)), self.written(0, t)
+        source = self._read(1, t, t - self.ahead, range(t))
         if self.of.is_delta:
-            return {"q": self.query(t), "k": self.source(t) + self.written(0, t)}
-        written = {"k": self.written(0, t), "b": self.written(1, t)}
-        return {"q": self.query(t), "a": self.source(t), **written}
+            return {"q": query, "k": source + into}
+        return {"q": query, "a": source, "k": into, "b": self.written(1, t)}
 
     def gate(self, r: int) -> Expr:
         """Return the gradient of the logarithm of a gate: of all products that it is a factor of.

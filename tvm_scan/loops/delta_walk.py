@@ -8,7 +8,7 @@ a step is read once. `delta_chunk` takes some steps at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from math import gcd
@@ -66,9 +66,7 @@ class Block:
 
     first: Expr
 
-    def __init__(
-        self, loop: Loop, values: int, most: int, dtype: str, vector: int = _VECTOR
-    ) -> None:
+    def __init__(self, loop: Loop, values: int, most: int, dtype: str, vector: int) -> None:
         self.loop = loop
         divisors = [n for n in range(1, min(values, most) + 1) if values % n == 0]
         vectors = {n: gcd(n, vector) for n in divisors}
@@ -79,28 +77,23 @@ class Block:
     @contextmanager
     def columns(self) -> Iterator[tuple[Any, Any]]:
         """Loop over the columns: where each stands in the block, and which it is."""
-        over = self.loop.over
-        with (
-            over(self.width // self.vector, "m", T.unroll) as m,
-            over(self.vector, "x", T.vectorized) as x,
-        ):
-            j = m * self.vector + x
+        with self.loop.vectors(self.width, self.vector, kind=T.unroll) as (_, j):
             yield j, self.first + j
 
-    @contextmanager
-    def vectors(self) -> Iterator[tuple[Any, Any]]:
+    def vectors(self) -> AbstractContextManager[tuple[Any, Any]]:
         """Loop over the vectors of a block: where a cell stands in the vector, and in the block."""
-        over = self.loop.over
-        with (
-            over(self.width // self.vector, "m") as m,
-            over(self.vector, "x", T.vectorized) as x,
-        ):
-            yield x, m * self.vector + x
+        return self.loop.vectors(self.width, self.vector)
 
-    def halved(self, part: Cells) -> Expr:
-        """Add up the cells of a vector, which it changes."""
+    def clear(self, *parts: Cells) -> None:
+        """Set the cells of some vectors to 0."""
+        for part in parts:
+            with self.loop.over(self.vector, "x", T.vectorized) as x:
+                part[x] = 0
+
+    def halved(self, part: Cells, least: int = 1) -> Expr:
+        """Add up the cells of a vector, which it changes, until there are so many; the first."""
         half = self.vector // 2
-        while half:
+        while half >= least:
             with self.loop.over(half, "x", T.vectorized) as x:
                 part[x] = part[x] + part[half + x]
             half //= 2
@@ -259,8 +252,7 @@ class Walk:
     def over_norm(self, row: OfRow) -> Expr:
         """Return 1 over the root of `LEAST` and the sum of the squares of a row."""
         part = self._squares
-        with self.loop.over(self.rows.vector, "x", T.vectorized) as x:
-            part[x] = 0
+        self.rows.clear(part)
         with self.rows.vectors() as (x, i):
             part[x] = part[x] + row(i) * row(i)
         return tirx.rsqrt(self.rows.halved(part) + const(LEAST, self.dtype))
@@ -274,10 +266,8 @@ class Walk:
                 if self.arrays.has_rows(name):
                     return lambda i: cells[n * self.keys + i]
                 return lambda _: cells[n]
-            raw, chain = (
-                self.arrays.cell(name, self.token(step), self.h),
-                self.arrays.chains.get(name, ()),
-            )
+            raw = self.arrays.cell(name, self.token(step), self.h)
+            chain = self.arrays.chains.get(name, ())
             return lambda i: value_of(chain, raw(i), self.arrays.parameter(self.h, i), self.dtype)
 
         return read

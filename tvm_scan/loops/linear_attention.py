@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from tvm_scan.library.arguments import make_extent
-from tvm_scan.loops.delta import Matrix, Step, key_head, single, write_known, write_read, write_step
+from tvm_scan.loops.delta import Matrix, Step, key_head, write_read, write_step
 from tvm_scan.loops.writer import Cells, Loop
 
 #: Dtype of states and of a step.
@@ -136,12 +136,9 @@ class LinearAttention:
             gate=gate if self.decays else None,
             rate=read("beta", zero if self.betas == 1 else h) if self.betas else None,
         )
-        known, update, total = (
-            loop.cell(name, _WIDE, scope="local") for name in ("known", "update", "total")
-        )
-        matrix, column = Matrix(state, lambda i, _, v: (token[0], h, i, v)), single(v)
-        write_known(loop, keys, column, step, matrix, known)
-        write_step(loop, keys, column, step, (matrix, matrix), known, update)
+        matrix = Matrix(state, lambda i, _, v: (token[0], h, i, v))
+        write_step(loop, keys, _WIDE, step, matrix, v)
+        total = loop.cell("total", _WIDE, scope="local")
         with loop.over(tirx.IntImm("int64", self.queries), "r") as r:
-            write_read(loop, keys, column, lambda i: read("query", shared, r, i), matrix, total)
+            write_read(loop, keys, lambda i: read("query", shared, r, i), matrix, v, total)
             arrays["output"][token, h, r, v] = total[0] * tirx.const(self.scale, _WIDE)

@@ -17,30 +17,19 @@ STEPS = LANES = 16
 
 
 def outer_gates(
-    batch: Expr,
-    heads: Expr,
-    lanes: Expr,
-    length: Expr,
-    *,
-    states: int,
-    dtype: str,
-    gate: str,
-    emit: str,
-    reverse: bool,
-    has_reset: bool,
+    batch: Expr, heads: Expr, lanes: Expr, length: Expr, **options: Any
 ) -> tirx.PrimFunc:
     """Build ``outer_gates(w, a, x, c, dy, [reset,] first, last, starts, gradient)``.
 
-    Arrays are those of `outer_products`, with the gradients `dy` of its output and `last` of its
-    last state. A pass forward leaves the states that chunks begin with in `starts` (chunks, batch,
-    heads, lanes, states); then each chunk is passed forward once more, which leaves the states
-    before the gates, and back with the adjoint of the state. `gradient` (blocks, batch, length,
-    heads, states), or without the last axis for a gate of the head, has the gradients by blocks of
-    lanes.
+    Arrays and options are those of `outer_products`, with the gradients `dy` of its output and
+    `last` of its last state. A pass forward leaves the states that chunks begin with in `starts`
+    (chunks, batch, heads, lanes, states); then each chunk is passed forward once more, which leaves
+    the states before the gates, and back with the adjoint of the state. `gradient` (blocks, batch,
+    length, heads, states), or without the last axis for a gate of the head, has the gradients by
+    blocks of lanes.
     """
     with Loop() as loop:
-        gates = _Gates(loop, (batch, heads, lanes, length), states, dtype, gate, has_reset)
-        gates.emit, gates.reverse = emit, reverse
+        gates = _Gates(loop, (batch, heads, lanes, length), **options)
         with loop.parallel(batch * heads * gates.blocks, "gates") as r:
             gates.write(r)
     return loop.func
@@ -49,18 +38,19 @@ def outer_gates(
 class _Gates:
     """The parameters, and what is done for a block of lanes of a head."""
 
-    emit: str
-    reverse: bool
-
     def __init__(
         self,
         loop: Loop,
         extents: tuple[Expr, Expr, Expr, Expr],
+        *,
         states: int,
         dtype: str,
         gate: str,
+        emit: str,
+        reverse: bool,
         has_reset: bool,
     ) -> None:
+        self.emit, self.reverse = emit, reverse
         batch, self.heads, self.lanes, self.length = extents
         self.loop, self.states, self.dtype, self.by_head = loop, states, dtype, gate == "head"
         self.blocks = (self.lanes + LANES - 1) // LANES
@@ -188,7 +178,6 @@ class _Gates:
         width = tirx.min(LANES, self.lanes - self.block * LANES)
         with (
             self.loop.over(width, "i") as i,
-            self.loop.over(self.states // vector, "m") as m,
-            self.loop.over(vector, "v", T.vectorized) as v,
+            self.loop.vectors(self.states, vector, "mv") as (_, n),
         ):
-            yield i, m * vector + v, i * self.states + (m * vector + v)
+            yield i, n, i * self.states + n

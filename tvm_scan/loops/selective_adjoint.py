@@ -184,11 +184,8 @@ class _Chunk:
 
                 with loop.over(_WIDTH, "v", T.vectorized) as v:
                     parts[0][v], parts[1][v] = 0, 0
-                with (
-                    loop.over(channels // _WIDTH, "c") as c,
-                    loop.over(_WIDTH, "v", T.vectorized) as v,
-                ):
-                    add(v, c * _WIDTH + v)
+                with loop.vectors(channels, _WIDTH, "cv") as (v, d):
+                    add(v, d)
                 with loop.over(channels % _WIDTH, "c") as c:
                     add(0, channels - 1 - c)
                 for name, sums, part in zip("BC", (self.g_B, self.g_C), parts, strict=True):

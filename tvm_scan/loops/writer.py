@@ -222,6 +222,15 @@ class Loop:
             IRBuilder.name(name, var)
             yield var
 
+    @contextmanager
+    def vectors(
+        self, extent: Any, width: int, names: str = "mx", kind: Any = T.serial
+    ) -> Iterator[tuple[Var, Expr]]:
+        """Loop over cells in vectors: where each stands in its vector, and among all."""
+        vectors = self.over(extent // width, names[0], kind)
+        with vectors as vector, self.over(width, names[1], T.vectorized) as cell:
+            yield cell, vector * width + cell
+
     def value(self, name: str, value: Expr) -> Var:
         """Compute a value once, here; an expression is computed anew wherever it stands."""
         var = T.bind(value)
