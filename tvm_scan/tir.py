@@ -250,6 +250,14 @@ def structurally_equal(left: Any, right: Any) -> bool:
     return bool(tvm_ffi.structural_equal(left, right, map_free_vars=False))
 
 
+def same_extent(left: Any, right: Any) -> bool:
+    """Return whether two extents are the same, numbers by value.
+
+    TVMScript writes plain numbers in int32, TVM's operators have int64.
+    """
+    return structurally_equal(left, right) or as_int(left) == as_int(right) is not None
+
+
 def all_of(conditions: Sequence[Any]) -> Any:
     """All conditions as one; None of none."""
     return reduce(tirx.And, conditions) if conditions else None

@@ -9,10 +9,9 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_scan import tir
-from tvm_scan.browser.loops import Loop, loop_of
+from tvm_scan.browser.loops import Loop, loop_of, named_extents
 from tvm_scan.browser.values import OTHERS, Span, spans_of
 from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.errors import ScanError
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.analysis import Analysis, analyse
 from tvm_scan.schedules.choose.arguments import Chooser
@@ -125,10 +124,10 @@ def of_function(func: tirx.PrimFunc, target: Target, plan: ScanPlan | Chooser | 
     scheduled = parallelize(func, target, plan)
     analysis = analyse(func)
     program, loop = emit(scheduled, target, name), loop_of(func, name)
-    sizes = _sizes(func)
-    time = number_of(analysis.accepted[0].time.extent, _sizes(analysis.func))
-    following = [str(var.name) for var in tir.variables(analysis.accepted[0].time.extent).keys()]
-    steps = tir.as_int(analysis.accepted[0].time.extent) or STEPS
+    extent = analysis.accepted[0].time.extent
+    time = number_of(extent, named_extents(analysis.func))
+    following = [str(var.name) for var in tir.variables(extent).keys()]
+    steps = tir.as_int(extent) or STEPS
     stored = tir.buffers_stored(func.body)
     # What a recurrence reads of its own history is no input.
     read = tir.VarMap(
@@ -151,7 +150,7 @@ def of_function(func: tirx.PrimFunc, target: Target, plan: ScanPlan | Chooser | 
     families = [str(name) for loop in analysis.accepted for _, name, *_ in loop.families]
     return Content(
         name,
-        {size: STEPS if size in following else OTHERS for _, size in sizes.items()},
+        {n: STEPS if n in following else OTHERS for _, n in named_extents(func).items()},
         time,
         following[0] if following else None,
         steps,
@@ -162,21 +161,6 @@ def of_function(func: tirx.PrimFunc, target: Target, plan: ScanPlan | Chooser | 
         [call],
         list(dict.fromkeys(families)),
     )
-
-
-def _sizes(func: tirx.PrimFunc) -> tir.VarMap:
-    """Names of the symbolic extents of a function."""
-    sizes = tir.VarMap()
-    for param in func.params:
-        if not hasattr(param.ty, "shape"):
-            raise ScanError(
-                f"a page: expected arrays as parameters, got the number {param.name}; make it an "
-                "array of one cell, or a constant"
-            )
-        for extent in tir.shape_of(param):
-            if isinstance(extent, tirx.Var):
-                sizes[extent] = str(extent.name)
-    return sizes
 
 
 def _reads(finding: Recurrence | DeltaRule, buffer: tirx.Var) -> bool:

@@ -18,6 +18,7 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
+from tvm_scan.algebra.literal import is_float
 from tvm_scan.errors import ScanError
 from tvm_scan.schedules.launch.program import Names
 from tvm_scan.text import as_text
@@ -40,13 +41,6 @@ _BITS = {
     tirx.LShift: "<<",
     tirx.RShift: ">>",
 }
-_BIT_CALLS = {
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
-    "shift_left": "<<",
-    "shift_right": ">>",
-}
 #: Functions of one number that ``Math`` has by the same name.
 _SAME = re.compile(
     "abs|a?(?:sin|cos|tan)h?|ceil|exp|expm1|floor|log|log1p|log2|log10|sign|sqrt|trunc"
@@ -68,7 +62,6 @@ _CALLS = {
     "fma": "({0} * {1} + {2})",
     "likely": "{0}",
     "if_then_else": "({0} ? {1} : {2})",
-    "bitwise_not": "(~{0})",
 }
 #: How a sum becomes a number of a dtype again.
 _WRAPS = {
@@ -164,11 +157,7 @@ class Expressions:
             if written is not None:
                 return written
         word = (tir.call_name(e) or "").rpartition(".")[2]
-        arguments = (
-            [self._text(argument, wraps) for argument in getattr(e, "args", ())] if word else []
-        )
-        if word in _BIT_CALLS:
-            return _bits(_BIT_CALLS[word], arguments[0], arguments[1], tir.dtype_of(e))
+        arguments = [self._text(argument, wraps) for argument in e.args] if word else []
         if word in _CALLS:
             return _CALLS[word].format(*arguments, word=word)
         if _SAME.fullmatch(word):
@@ -176,9 +165,8 @@ class Expressions:
         raise _unknown(e, "operations that JavaScript has", "write it by others, such as exp")
 
     def _binary(self, kind: Any, a: str, b: str, dtype: str, wraps: bool) -> str | None:
-        is_float = dtype.startswith(("float", "bfloat"))
         if kind in _ARITHMETIC:
-            if is_float or not wraps or dtype not in _WRAPS:
+            if not wraps or dtype not in _WRAPS:
                 return f"({a} {_ARITHMETIC[kind]} {b})"
             product = f"Math.imul({a}, {b})"
             return _wrapped(product if kind is tirx.Mul else f"{a} {_ARITHMETIC[kind]} {b}", dtype)
@@ -188,7 +176,7 @@ class Expressions:
             # As TVM has it: a comparison, which a NaN passes through for one step.
             return f"({a} {'<' if kind is tirx.Min else '>'} {b} ? {a} : {b})"
         if kind is tirx.Div:
-            return f"({a} / {b})" if is_float else f"Math.trunc({a} / {b})"
+            return f"({a} / {b})" if is_float(dtype) else f"Math.trunc({a} / {b})"
         if kind is tirx.Mod:
             return f"({a} % {b})"
         if kind is tirx.FloorDiv:
@@ -201,9 +189,9 @@ class Expressions:
         value, to, source = self._text(e.value, wraps), tir.dtype_of(e), tir.dtype_of(e.value)
         if to == "bool":
             return f"({value} != 0)"
-        if to.startswith(("float", "bfloat")):
+        if is_float(to):
             return f"Number({value})" if source == "bool" else value
-        whole = f"Math.trunc({value})" if source.startswith(("float", "bfloat")) else value
+        whole = f"Math.trunc({value})" if is_float(source) else value
         whole = f"Number({whole})" if source == "bool" else whole
         return _wrapped(whole, to) if wraps and to != source else whole
 

@@ -69,6 +69,21 @@ def loop_of(func: tirx.PrimFunc, name: str) -> Loop:
     return _Writer(func).loop(name)
 
 
+def named_extents(func: tirx.PrimFunc) -> tir.VarMap:
+    """Return the names of a function's symbolic extents; raise where a parameter is no array."""
+    sizes = tir.VarMap()
+    for param in func.params:
+        if not hasattr(param.ty, "shape"):
+            raise ScanError(
+                f"a page: expected arrays as parameters, got the number {param.name}; make it an "
+                "array of one cell, or a constant"
+            )
+        for extent in tir.shape_of(param):
+            if isinstance(extent, tirx.Var):
+                sizes[extent] = str(extent.name)
+    return sizes
+
+
 def module_of(loops: list[Loop]) -> str:
     """Write loops as a module of JavaScript, in one object by their names.
 
@@ -86,27 +101,20 @@ class _Writer:
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.func, self.expressions = func, Expressions()
-        self.names = self.expressions.names
+        self.names, self.sizes = self.expressions.names, named_extents(func)
         self.allocated: list[str] = []
 
     def loop(self, name: str) -> Loop:
-        sizes = tir.VarMap()
-        for parameter in self.func.params:
-            for extent in tir.shape_of(parameter):
-                if isinstance(extent, tirx.Var) and extent not in sizes:
-                    self.names.add(extent)
-                    sizes[extent] = str(extent.name)
+        keys = ", ".join(
+            f"{json.dumps(size)}: {self.names.add(var)}" for var, size in self.sizes.items()
+        )
         arrays = []
         for parameter in self.func.params:
             self._class_of(parameter)
-            shape = tuple(number_of(extent, sizes) for extent in tir.shape_of(parameter))
+            shape = tuple(number_of(extent, self.sizes) for extent in tir.shape_of(parameter))
             arrays.append(Array(str(parameter.name), tir.dtype_of(parameter), shape))
         parameters = ", ".join(self.names.add(parameter) for parameter in self.func.params)
-        self.sizes = sizes
         body = self._lines(self.func.body)
-        keys = ", ".join(
-            f"{json.dumps(size)}: {self.names.table[var]}" for var, size in sizes.items()
-        )
         head = [f"{json.dumps(name)}(floats, [{parameters}], {{ {keys} }}) {{"]
         bound = [f"let {', '.join(self.expressions.bound)};"] if self.expressions.bound else []
         lines = [*head, *_indented([*self.allocated, *bound, *body]), "}"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
-from tvm.ir import GenericConst, GlobalVar, IRModule
+from tvm.ir import GenericConst, IRModule
 from tvm.target import Target
 
 from tvm_scan import tir
@@ -147,7 +147,9 @@ class _Graph:
         self.sizes = [name for _, name in self.numbers.table.items()]
         blocks = func.body.blocks if isinstance(func.body, relax.SeqExpr) else []
         for binding in (binding for block in blocks for binding in block.bindings):
-            self._bind(binding)
+            var, value = binding.var, binding.value
+            is_call = isinstance(value, relax.Call)
+            self.values[var] = self._call(var, value) if is_call else self._value(value)
         result = func.body.body if isinstance(func.body, relax.SeqExpr) else func.body
         self.outputs = self._rename_outputs(_flat(self._value(result)))
 
@@ -169,13 +171,6 @@ class _Graph:
         name = self.names.add(param)
         self.values[param] = name
         return self._array(name, kind)
-
-    def _bind(self, binding: Any) -> None:
-        value = binding.value
-        if isinstance(value, relax.Call):
-            self.values[binding.var] = self._call(binding.var, value)
-        else:
-            self.values[binding.var] = self._value(value)
 
     def _value(self, value: Any) -> _Value:
         if isinstance(value, relax.Tuple):
@@ -200,10 +195,9 @@ class _Graph:
         return name
 
     def _call(self, var: Any, call: Any) -> _Value:
-        if str(getattr(call.op, "name", "")) != "relax.call_tir" or len(call.args) > 2:
+        if tir.call_name(call) != "relax.call_tir" or len(call.args) > 2:
             raise _unknown(call)
-        function: GlobalVar = call.args[0]
-        name = str(function.name_hint)
+        name = str(call.args[0].name_hint)
         if name not in self.called:
             self.called.append(name)
         inputs = _flat(self._value(call.args[1]))

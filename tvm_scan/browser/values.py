@@ -85,9 +85,8 @@ class _Run:
     """The loop on this machine's CPU, at a few hundred steps where its extents are symbolic."""
 
     def __init__(self, func: tirx.PrimFunc, analysis: Analysis) -> None:
-        self._name = "main"
-        built = build(func.with_attr("global_symbol", self._name), Target.from_device("cpu"))
-        self._call = built[self._name]
+        named = func.with_attr("global_symbol", "main")
+        self._call = build(named, Target.from_device("cpu"))["main"]
         lengths = [finding.time.extent for finding in analysis.accepted]
         shapes = shapes_of(analysis.func, sizes_of(analysis.func, lengths, (OTHERS,)))
         self._params = [

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.ir import GlobalVar, IRModule, Op
+from tvm.ir import GlobalVar, IRModule
 
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
@@ -19,7 +19,7 @@ def legalized(call: relax.Call) -> tuple[relax.Call, IRModule] | None:
         return None
     builder = relax.BlockBuilder()
     legal = legalize(builder, call)
-    if not isinstance(legal, relax.Call) or legal.op != Op.get("relax.call_tir"):
+    if tir.call_name(legal) != "relax.call_tir":
         return None
     return builder.normalize(legal), builder.get()
 
@@ -29,6 +29,15 @@ def parts_of(expr: relax.Expr) -> list[Any]:
     parts: list[Any] = []
     relax.analysis.post_order_visit(expr, lambda part: parts.append(part))
     return parts
+
+
+def uses_in(body: relax.Expr) -> tir.VarMap:
+    """Count the reads of each variable in the body of a function; one never read is missing."""
+    uses = tir.VarMap()
+    for part in parts_of(body):
+        if isinstance(part, relax.Var):
+            uses[part] = uses.get(part, 0) + 1
+    return uses
 
 
 def global_vars(mod: IRModule) -> list[GlobalVar]:

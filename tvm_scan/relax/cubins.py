@@ -41,7 +41,7 @@ def kernel_format(built: Any) -> str:
     str
         Empty for a module without kernels.
     """
-    if not _count(built):
+    if not cuda_modules(built):
         return ""
     return "cuda" if _texts(built) and not _compiler() else "cubin"
 
@@ -99,18 +99,16 @@ def _cubin(source: str, target: Target) -> bytes:
     return bytes(binary)
 
 
+def cuda_modules(module: Any) -> list[Any]:
+    """Modules of CUDA kernels in a built module, at whatever depth."""
+    modules: list[Any] = module._collect_from_import_tree(lambda inner: inner.kind == "cuda")
+    return modules
+
+
 def _texts(module: Any) -> list[str]:
     """CUDA text of every module that has not been compiled yet."""
-    texts: list[str] = []
-    if module.kind == "cuda" and not module.is_runnable():
-        texts.append(str(module.inspect_source()))
-    for inner in module.imports:
-        texts += _texts(inner)
-    return list(dict.fromkeys(texts))
-
-
-def _count(module: Any) -> int:
-    return int(module.kind == "cuda") + sum(_count(inner) for inner in module.imports)
+    modules = [inner for inner in cuda_modules(module) if not inner.is_runnable()]
+    return list(dict.fromkeys(str(inner.inspect_source()) for inner in modules))
 
 
 def _replaced(blob: bytes, source: bytes, code: bytes) -> bytes:
@@ -143,11 +141,9 @@ def _sized(content: bytes) -> bytes:
 
 def _unescaped(text: str) -> bytes:
     """Bytes of a constant in LLVM's text."""
-    parts = re.split(r"\\([0-9A-Fa-f]{2})", text.replace("\\\\", "\\5C"))
-    raw = bytearray()
-    for number, part in enumerate(parts):
-        raw += bytes([int(part, 16)]) if number % 2 else part.encode("latin-1")
-    return bytes(raw)
+    escaped = text.replace("\\\\", "\\5C")
+    codes = re.compile(r"\\([0-9A-Fa-f]{2})")
+    return codes.sub(lambda code: chr(int(code[1], 16)), escaped).encode("latin-1")
 
 
 def _escaped(content: bytes) -> str:

@@ -16,7 +16,7 @@ from tvm.ir import IRModule
 from tvm.support import cc
 from tvm.target import Target
 
-from tvm_scan import __version__, tir
+from tvm_scan import __version__
 from tvm_scan._files import check_folder, write_file, write_library
 from tvm_scan.arguments import as_module
 from tvm_scan.artifact import FORMAT, MANIFEST, sha256_of
@@ -25,8 +25,8 @@ from tvm_scan.cuda_math import build
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.meta.store.nearest import tuned_function
-from tvm_scan.relax.cubins import compiled_kernels, kernel_format
-from tvm_scan.relax.findings import FindScans
+from tvm_scan.relax.cubins import compiled_kernels, cuda_modules, kernel_format
+from tvm_scan.relax.findings import FindScans, number_or_text
 from tvm_scan.relax.fuse.fuse_scans import FuseScans
 from tvm_scan.relax.operators import LegalizeScans
 from tvm_scan.relax.pipeline import get_pipeline
@@ -144,10 +144,8 @@ def _write(built: Any, folder: Path, target: Target, linker: str | None, form: s
 
 def _kernels(module: Any) -> list[str]:
     """Names of the CUDA kernels in a built module, at whatever depth."""
-    text = str(module.inspect_source()) if module.kind == "cuda" else ""
+    text = "\n".join(str(inner.inspect_source()) for inner in cuda_modules(module))
     names = re.findall(r"__global__ void (?:__launch_bounds__\([\d, ]+\) )?(\w+)\(", text)
-    for inner in module.imports:
-        names += _kernels(inner)
     return sorted(set(names))
 
 
@@ -158,8 +156,7 @@ def _signature(name: str, func: relax.Function) -> dict[str, Any]:
         if not isinstance(kind, relax.TensorType) or kind.ndim < 0:
             return {"type": str(kind)}
         if isinstance(kind.shape, relax.ShapeExpr):
-            known = [(extent, tir.as_int(extent)) for extent in kind.shape.values]
-            extents = [str(extent) if number is None else number for extent, number in known]
+            extents = [number_or_text(extent) for extent in kind.shape.values]
         else:  # of any extents, which have no names
             extents = [f"{called}_{i}" for i in range(kind.ndim)]
         return {"shape": extents, "dtype": str(kind.dtype)}
@@ -187,11 +184,7 @@ def _scans(mod: IRModule, target: Target, database: Any) -> list[dict[str, Any]]
                 plans = [str(p) for p in tuned.plans[number : number + 1]]
                 plan = " ".join([*plans, "from a tuning record", *([] if tuned.exact else _NEAR)])
             families = [str(name) for _, name, *_ in recurrence.families]
-            steps = (
-                str(recurrence.time.extent)
-                if tir.as_int(recurrence.time.extent) is None
-                else (tir.as_int(recurrence.time.extent))
-            )
+            steps = number_or_text(recurrence.time.extent)
             scans.append(
                 {"function": report.name, "families": families, "steps": steps, "plan": plan}
             )

@@ -70,14 +70,16 @@ class ScanReport:
                 lines.append(f"  {describe_delta(item)}")
                 continue
             families = ", ".join(algebra.name for algebra in item.algebras)
-            lanes = " x ".join(_size(lane.extent) for lane in item.lanes) or "1"
-            lines.append(f"  {families} scan over {_size(item.time.extent)} steps, {lanes} lanes")
+            lanes = " x ".join(str(number_or_text(lane.extent)) for lane in item.lanes) or "1"
+            steps = number_or_text(item.time.extent)
+            lines.append(f"  {families} scan over {steps} steps, {lanes} lanes")
         return "\n".join(lines)
 
 
-def _size(extent: Any) -> str:
+def number_or_text(extent: Any) -> int | str:
+    """An extent as a number; as text where it is symbolic."""
     known = tir.as_int(extent)
-    return str(extent if known is None else known)
+    return str(extent) if known is None else known
 
 
 def called_functions(mod: IRModule) -> list[GlobalVar]:
@@ -88,19 +90,6 @@ def called_functions(mod: IRModule) -> list[GlobalVar]:
         if "global_symbol" in attrs and not attrs.get(IS_SCHEDULED, False):
             by_name.setdefault(str(name.name_hint), name)
     return list(by_name.values())
-
-
-def reports_of(mod: IRModule) -> list[ScanReport]:
-    """Reports of a module, as `FindScans` gives them."""
-    reports = []
-    for name in called_functions(mod):
-        func = mod[name]
-        if not isinstance(func, tirx.PrimFunc):
-            continue
-        report = ScanReport(str(name.name_hint), analyse(func).findings)
-        if report.accepted or report.refused:
-            reports.append(report)
-    return reports
 
 
 def FindScans(mod: IRModule) -> list[ScanReport]:
@@ -122,4 +111,12 @@ def FindScans(mod: IRModule) -> list[ScanReport]:
     ScanError
         If it is no module.
     """
-    return reports_of(as_module(mod, "FindScans"))
+    reports = []
+    for name in called_functions(as_module(mod, "FindScans")):
+        func = mod[name]
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        report = ScanReport(str(name.name_hint), analyse(func).findings)
+        if report.accepted or report.refused:
+            reports.append(report)
+    return reports

@@ -12,14 +12,13 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm.ir import IRModule, Op
+from tvm.ir import IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_scan import loops, tir
 from tvm_scan.library.arguments import make_extent
-from tvm_scan.relax.calls import call_loop, parts_of
+from tvm_scan.relax.calls import call_loop, parts_of, uses_in
 from tvm_scan.relax.fuse.parameters import with_unit_axes
-from tvm_scan.relax.uses import uses_in
 
 _OPERATORS = {"relax.cumsum": "add", "relax.cumprod": "mul"}
 _NUMBERS = ("float", "bfloat", "int", "uint")
@@ -75,7 +74,7 @@ def emit_along_axis(
     if (
         axis is not None
         and tir.as_int(length) != 1
-        and _same([e for e in shape if tir.as_int(e) != 1], array)
+        and tir.structurally_equal([e for e in shape if tir.as_int(e) != 1], array)
     ):
         loop = with_unit_axes(loop, [shape] * len(loop.params))
         return call_loop(builder, loop, args, name)
@@ -91,11 +90,6 @@ def _product(extents: Sequence[Any]) -> Any:
     return tir.simplify(total)
 
 
-def _same(left: Sequence[Any], right: Sequence[Any]) -> bool:
-    """Return whether two shapes are the same."""
-    return len(left) == len(right) and all(map(tir.structurally_equal, left, right))
-
-
 def _extents(arg: relax.Expr, name: str) -> list[Any]:
     shape = arg.ty.shape
     if not isinstance(shape, relax.ShapeExpr):
@@ -108,7 +102,7 @@ def _extents(arg: relax.Expr, name: str) -> list[Any]:
 
 def viewed(builder: relax.BlockBuilder, value: relax.Expr, shape: list[Any]) -> relax.Expr:
     """Emit the same memory in another shape."""
-    if _same(list(value.ty.shape.values), shape):
+    if tir.structurally_equal(list(value.ty.shape.values), shape):
         return value
     kind = relax.TensorType(shape, value.ty.dtype)
     return builder.emit(
@@ -142,14 +136,8 @@ def LegalizeScans() -> tvm.ir.transform.Pass:
     return run
 
 
-def _operator(expr: Any) -> str | None:
-    if isinstance(expr, relax.Call) and isinstance(expr.op, Op):
-        return str(expr.op.name)
-    return None
-
-
 def _has_operator(func: relax.Function) -> bool:
-    return any(_operator(part) in _OPERATORS for part in parts_of(func))
+    return any(tir.call_name(part) in _OPERATORS for part in parts_of(func))
 
 
 def _axis(call: relax.Call) -> int | None:
@@ -168,13 +156,13 @@ class _Legalizer(PyExprMutator):
         self.dead: set[relax.Var] = set()
         self.reversal: tuple[relax.Expr, relax.Call] | None = None
         for var, value in values.items():
-            scan_var = value.args[0] if _operator(value) == "relax.flip" else None
+            scan_var = value.args[0] if tir.call_name(value) == "relax.flip" else None
             scan = values.get(scan_var) if isinstance(scan_var, relax.Var) else None
-            if scan is None or _operator(scan) not in _OPERATORS or not _can_legalize(scan):
+            if scan is None or not _can_legalize(scan):
                 continue
             inner_var = scan.args[0]
             inner = values.get(inner_var) if isinstance(inner_var, relax.Var) else None
-            if inner is None or _operator(inner) != "relax.flip":
+            if inner is None or tir.call_name(inner) != "relax.flip":
                 continue
             axes = [a for call in (value, scan, inner) if (a := _axis(call)) is not None]
             if len(axes) != 3 or len({axis % len(scan.ty.shape) for axis in axes}) != 1:
@@ -195,12 +183,12 @@ class _Legalizer(PyExprMutator):
         if self.reversal is not None:
             (source, scan), self.reversal = self.reversal, None
             return self._loop(scan, self.visit_expr(source), reverse=True)
-        if _operator(call) not in _OPERATORS or not _can_legalize(call):
+        if not _can_legalize(call):
             return super().visit_call_(call)
         return self._loop(call, self.visit_expr(call.args[0]), reverse=False)
 
     def _loop(self, call: relax.Call, source: relax.Expr, reverse: bool) -> relax.Expr:
-        op = _OPERATORS[_operator(call) or ""]
+        op = _OPERATORS[tir.call_name(call) or ""]
         make = partial(
             loops.cumulative,
             op=op,
@@ -213,17 +201,16 @@ class _Legalizer(PyExprMutator):
         return emit_along_axis(self.builder_, make, [source], _axis(call), name)[0]
 
 
-def _can_legalize(call: relax.Call) -> bool:
+def _can_legalize(call: Any) -> bool:
+    if tir.call_name(call) not in _OPERATORS:
+        return False
     source = call.args[0]
     dtypes = (str(source.ty.dtype), tir.dtype_of(call))
     shaped = isinstance(source.ty.shape, relax.ShapeExpr)
-    if shaped and _axis(call) is not None and _steps(call) == 1:
+    axis = _axis(call)
+    if shaped and axis is not None and tir.as_int(source.ty.shape.values[axis]) == 1:
         return False  # no steps but one: what TVM makes of it is a copy
     return shaped and dtypes[1] != "bool" and all(d == "bool" or _is_number(d) for d in dtypes)
-
-
-def _steps(call: relax.Call) -> int | None:
-    return tir.as_int(call.args[0].ty.shape.values[_axis(call)])
 
 
 def _is_number(dtype: str) -> bool:

@@ -19,7 +19,7 @@ from tvm_scan.extraction.threads import is_bound
 from tvm_scan.meta.store.arguments import as_database
 from tvm_scan.meta.store.dispatch import dispatched
 from tvm_scan.meta.store.nearest import tuned_function
-from tvm_scan.relax.findings import ScanReport, called_functions, reports_of
+from tvm_scan.relax.findings import FindScans, ScanReport, called_functions
 from tvm_scan.relax.short import keep_for_one_step
 from tvm_scan.schedules import expand_scans, parallelize
 from tvm_scan.schedules.choose.plan_of import plan_of
@@ -68,7 +68,7 @@ def ParallelizeScans(
     def run(mod: IRModule, _context: Any) -> IRModule:
         chosen = target or Target.current(allow_none=True)
         out = mod.clone()
-        for report in reports_of(mod):
+        for report in FindScans(mod):
             for refusal in report.refused:
                 _LOG.info("%s is left sequential: %s", report.name, refusal)
             name = mod.get_global_var(report.name)

@@ -51,22 +51,16 @@ def keep_for_one_step(
     if on_cpu and any(isinstance(each, DeltaRule) for each in recurrences):
         return scheduled
     lengths = [recurrence.time.extent for recurrence in recurrences]
-    sizes = tir.VarMap(
-        (var, True) for p in func.params for e in tir.shape_of(p) for var in tir.variables(e).keys()
-    )
-    if any(var not in sizes for e in lengths for var in tir.variables(e).keys()):
-        return scheduled
-    if not any(len(tir.variables(extent)) for extent in lengths):
+    sizes = tir.variables([extent for p in func.params for extent in tir.shape_of(p)])
+    symbols = tir.variables(lengths).keys()
+    if not symbols or any(var not in sizes for var in symbols):
         return scheduled
     original = renew_defs(ensure_blocks(func))
     if on_cpu:
         original = original.with_body(without_threads(original.body))
     elif not is_bound(original.body):
         return scheduled
-    short: Any = None
-    for extent in lengths:
-        test = extent <= tirx.IntImm(tir.dtype_of(extent), 1)
-        short = test if short is None else tirx.And(short, test)
+    short = tir.all_of([extent <= tirx.IntImm(tir.dtype_of(extent), 1) for extent in lengths])
     old = tir.substitute(original.body, _same_parameters(original, scheduled)).block
     new = scheduled.body.block
     short = tir.substitute(short, _same_parameters(func, scheduled))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from tvm import relax
-from tvm.ir import Op
 
-from tvm_scan.relax.calls import parts_of
-from tvm_scan.relax.uses import uses_in
-from tvm_scan.tir import VarMap, substitute
+from tvm_scan.relax.calls import parts_of, uses_in
+from tvm_scan.tir import VarMap, call_name, substitute
 
 
 class Dataflow:
@@ -35,14 +32,10 @@ class Dataflow:
                         self._uses[value] = self.uses(value) + self.uses(binding.var) - 1
                         self.remove(binding.var)
 
-    def calls(self, operator: str) -> list[tuple[relax.Var, relax.Call]]:
-        """Bindings of calls of an operator, in order."""
-        wanted = Op.get(operator)
-        return [
-            (var, value)
-            for var, (_, value) in self._values.items()
-            if isinstance(value, relax.Call) and value.op == wanted
-        ]
+    def calls(self) -> list[tuple[relax.Var, relax.Call]]:
+        """Bindings of calls of functions of TensorIR, in order."""
+        live = self._live()
+        return [(var, value) for var, (_, value) in live if call_name(value) == "relax.call_tir"]
 
     def value(self, var: Any) -> relax.Expr | None:
         """The expression bound to a variable; None where that is not known or was removed."""
@@ -104,8 +97,7 @@ class Dataflow:
 
     def move(self, var: relax.Var, to: relax.Var) -> None:
         """Bind to `to` what was bound to `var`, which nobody else reads."""
-        home, value = self._values[var]
-        self._values[to] = (home, value)
+        self._values[to] = self._values[var]
         self.remove(var)
 
     def replace(self, var: relax.Var, value: relax.Expr) -> None:
@@ -126,10 +118,9 @@ class Dataflow:
         """The function as it is now, each binding behind what it reads."""
         blocks = []
         for block, bindings in zip(self._func.body.blocks, self._blocks, strict=True):
-            if not isinstance(block, relax.DataflowBlock):
-                blocks.append(block)
-                continue
-            blocks.append(relax.DataflowBlock(list(self._sorted(bindings))))
+            if isinstance(block, relax.DataflowBlock):
+                block = relax.DataflowBlock(self._sorted(bindings))
+            blocks.append(block)
         body = relax.SeqExpr(blocks, self._func.body.body)
         return relax.Function(
             self._func.params, body, self._func.ret_ty, self._func.is_pure, self._func.attrs
@@ -138,7 +129,7 @@ class Dataflow:
     def _live(self) -> list[tuple[relax.Var, tuple[int, relax.Expr]]]:
         return [(var, item) for var, item in self._values.items() if item[1] is not None]
 
-    def _sorted(self, bindings: list[Any]) -> Iterator[Any]:
+    def _sorted(self, bindings: list[Any]) -> list[Any]:
         """Depth first from every binding in its old order: what it reads comes before it."""
         bound, done = VarMap((b.var, b) for b in bindings), VarMap()
         for var, (home, value) in self._live():
@@ -165,7 +156,7 @@ class Dataflow:
 
         for binding in bindings:
             append(binding)
-        return iter(order)
+        return order
 
 
 def _reads(value: relax.Expr) -> list[relax.Var]:

@@ -118,10 +118,8 @@ class _Fuser:
             return
         flow = Dataflow(func)
         fused = False
-        for var, call in flow.calls("relax.call_tir"):
-            if flow.value(var) is None:
-                continue
-            scan = self._scan(var, call)
+        for var, call in flow.calls():
+            scan = None if flow.value(var) is None else self._scan(var, call)
             if scan is None:
                 continue
             while self._take_producer(flow, scan) or self._take_consumer(flow, scan):
@@ -153,9 +151,7 @@ class _Fuser:
 
     def _scan(self, var: relax.Var, call: relax.Call) -> _Scan | None:
         callee, func = call.args[0], self.neighbours.function(call)
-        if func is None:
-            return None
-        if (func.attrs or {}).get(IS_SCHEDULED, False):
+        if func is None or (func.attrs or {}).get(IS_SCHEDULED, False):
             return None
         plan = self._plan(func)
         if plan is None or (plan.keeps_loop and self._work(func) > _SEQUENTIAL_WORK):
@@ -218,25 +214,22 @@ class _Fuser:
         for at, out in flow.results(scan.var, len(scan.types)):
             reader = flow.only_reader(out)
             consumer = None if reader is None else self._neighbour(flow.value(reader), scan)
-            if (
-                reader is None
-                or consumer is None
-                or not self._may_follow(consumer, scan.types[at], scan)
-            ):
+            if reader is None or consumer is None:
                 continue
-            reads = [i for i, arg in enumerate(consumer.args) if same_var(arg, out)]
+            if not self._may_follow(consumer, scan.types[at], scan):
+                continue
             others = [arg for arg in consumer.args if not same_var(arg, out)]
-            if len(reads) != 1 or any(flow.depends(arg, scan.var) for arg in others):
+            once = len(others) == len(consumer.args) - 1
+            if not once or any(flow.depends(arg, scan.var) for arg in others):
                 continue
-            shared = [position(other, scan.args) for other in consumer.args]
             number = len(scan.args) + at
-            func = with_consumer(
-                scan.func, number, len(scan.types), consumer.part, reads[0], shared
-            )
+            shared = [
+                number if same_var(arg, out) else position(arg, scan.args) for arg in consumer.args
+            ]
+            func = with_consumer(scan.func, number, len(scan.types), consumer.part, shared)
             if func is None or not self._accepts(func, scan):
                 continue
-            added = self._joined(flow, consumer, shared)
-            scan.args += [arg for arg in added if not same_var(arg, out)]
+            scan.args += self._joined(flow, consumer, shared)
             scan.types[at] = reader.ty
             scan.func = func
             scan.taken += consumer.names
@@ -258,7 +251,7 @@ class _Fuser:
     @staticmethod
     def _may_follow(consumer: Neighbour, output: relax.TensorType, scan: _Scan) -> bool:
         """Return whether accesses out of order are little beside what the scan reads."""
-        strays = [consumer.args[i].ty for i in consumer.strays]
+        strays = [consumer.args[i].ty for i in consumer.part.strays]
         return not strays or all(is_small(kind, scan.largest) for kind in (*strays, output))
 
     @staticmethod
@@ -301,11 +294,8 @@ def _likely_plan(target: Target, recurrence: Recurrence) -> ScanPlan | None:
         decision = decide(target, recurrence)
     except PlanError:
         return None
-    if decision.chosen.plan.keeps_loop:
-        for candidate in decision.others:
-            if (
-                not candidate.plan.keeps_loop
-                and candidate.seconds <= _BY_LITTLE * decision.chosen.seconds
-            ):
-                return candidate.plan
-    return decision.chosen.plan
+    chosen = decision.chosen
+    if not chosen.plan.keeps_loop:
+        return chosen.plan
+    near = (other.plan for other in decision.others if other.seconds <= _BY_LITTLE * chosen.seconds)
+    return next((plan for plan in near if not plan.keeps_loop), chosen.plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm_ffi
@@ -52,8 +53,8 @@ def with_producer(
     first = first_reads(scan, old) if again and _is_worth_keeping(producer) else None
     if sizes is None or (again and producer.is_costly and first is None):
         return None
-    names = _renamed(producer, scan, sizes, {i: scan.params[k] for i, k in _known(shared)})
-    value = Pointwise(producer.inputs, old, producer.axes, tir.substitute(producer.value, names))
+    names = _renamed(producer, scan, sizes, shared)
+    value = replace(producer, output=old, value=tir.substitute(producer.value, names))
 
     def on_load(load: TensorLoad) -> Any:
         return value.at(list(load.indices)) if load.source.same_as(old) else load
@@ -77,12 +78,7 @@ def _is_worth_keeping(producer: Pointwise) -> bool:
 
 
 def with_consumer(
-    scan: tirx.PrimFunc,
-    at: int,
-    outputs: int,
-    consumer: Pointwise,
-    reads: int,
-    shared: Sequence[int | None],
+    scan: tirx.PrimFunc, at: int, outputs: int, consumer: Pointwise, shared: Sequence[int | None]
 ) -> tirx.PrimFunc | None:
     """Store what is made of an output beside the output, which becomes local.
 
@@ -100,10 +96,9 @@ def with_consumer(
         How many parameters are outputs.
     consumer : Pointwise
         What reads it.
-    reads : int
-        Which of the consumer's inputs it is.
     shared : sequence of int or None
-        For each input of the consumer, the parameter of the scan that holds the same array.
+        For each input of the consumer, the parameter of the scan that holds the same array; one of
+        them is `at`.
 
     Returns
     -------
@@ -112,7 +107,7 @@ def with_consumer(
         behind the scan's own; None if the two do not fit.
     """
     scan = ensure_blocks(scan)
-    old, source = scan.params[at], consumer.inputs[reads]
+    old, source = scan.params[at], consumer.inputs[shared.index(at)]
     last = last_stores(scan, old)
     sizes = _unified(source, old)
     if last is None or sizes is None:
@@ -121,11 +116,8 @@ def with_consumer(
     where = _inverted(reads_at, consumer)
     if where is None:
         return None
-    known = {i: scan.params[k] for i, k in _known(shared)} | {reads: old}
-    names = _renamed(consumer, scan, sizes, known)
-    value = Pointwise(
-        consumer.inputs, consumer.output, consumer.axes, tir.substitute(consumer.value, names)
-    )
+    names = _renamed(consumer, scan, sizes, shared)
+    value = replace(consumer, value=tir.substitute(consumer.value, names))
     shape = [tir.simplify(tir.substitute(e, sizes)) for e in tir.shape_of(consumer.output)]
     result = tirx.decl_buffer(
         shape, tir.dtype_of(consumer.output), name=_free_name(consumer.output, scan)
@@ -136,19 +128,11 @@ def with_consumer(
         indices_of_result = [zeros[i] if at is None else indices[at] for i, at in enumerate(where)]
         return tirx.BufferStore(result, value.at(indices_of_result), indices_of_result)
 
-    added = [
-        names[b]
-        for i, (b, k) in enumerate(zip(consumer.inputs, shared, strict=True))
-        if k is None and i != reads
-    ]
+    added = [names[b] for b, k in zip(consumer.inputs, shared, strict=True) if k is None]
     first = len(scan.params) - outputs
     ends = [result if p.same_as(old) else p for p in scan.params[first:]]
     body = last.followed_by(scan.body, store)
     return rebuilt(scan, [*scan.params[:first], *added, *ends], body, [old])
-
-
-def _known(shared: Sequence[int | None]) -> list[tuple[int, int]]:
-    return [(i, k) for i, k in enumerate(shared) if k is not None]
 
 
 def _unified(theirs: Var, ours: Var) -> tir.VarMap | None:
@@ -160,26 +144,21 @@ def _unified(theirs: Var, ours: Var) -> tir.VarMap | None:
     for mine, other in zip(left, right, strict=True):
         if isinstance(mine, Var) and mine not in sizes:
             sizes[mine] = other
-    pairs = [
-        (tir.simplify(tir.substitute(mine, sizes)), tir.simplify(other))
-        for mine, other in zip(left, right, strict=True)
-    ]
-    # By value: TVMScript writes plain numbers in int32, TVM's operators have int64.
     same = (
-        tir.structurally_equal(mine, other) or tir.as_int(mine) == tir.as_int(other) is not None
-        for mine, other in pairs
+        tir.same_extent(tir.simplify(tir.substitute(mine, sizes)), tir.simplify(other))
+        for mine, other in zip(left, right, strict=True)
     )
     return sizes if all(same) else None
 
 
 def _renamed(
-    part: Pointwise, scan: tirx.PrimFunc, sizes: tir.VarMap, known: dict[int, Var]
+    part: Pointwise, scan: tirx.PrimFunc, sizes: tir.VarMap, shared: Sequence[int | None]
 ) -> tir.VarMap:
     """Map a part's extents and buffers to those of the merged function."""
     names = sizes.copy()
-    for i, buffer in enumerate(part.inputs):
-        if i in known:
-            names[buffer] = known[i]
+    for buffer, k in zip(part.inputs, shared, strict=True):
+        if k is not None:
+            names[buffer] = scan.params[k]
             continue
         shape = [tir.substitute(extent, sizes) for extent in tir.shape_of(buffer)]
         names[buffer] = tirx.decl_buffer(

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from tvm import relax, tirx
-from tvm.ir import GlobalVar, IRModule, Op
+from tvm.ir import GlobalVar, IRModule
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
@@ -49,15 +49,9 @@ class Neighbour:
     removed: tuple[relax.Var, ...] = field(default=())
     dropped: tuple[relax.Expr, ...] = field(default=())
 
-    @property
-    def strays(self) -> list[int]:
-        """Arguments that are read in another order than the result's."""
-        sources = self.part.strays
-        return [i for i, b in enumerate(self.part.inputs) if any(b.same_as(s) for s in sources)]
-
     def large_strays(self, whole: relax.TensorType) -> list[int]:
         """Arguments in another order that are not small beside an array of type ``whole``."""
-        return [i for i in self.strays if not is_small(self.args[i].ty, whole)]
+        return [i for i in self.part.strays if not is_small(self.args[i].ty, whole)]
 
 
 class Neighbours:
@@ -92,10 +86,10 @@ class Neighbours:
         return self._known[key][1]
 
     def _of(self, call: Any) -> Neighbour | None:
-        if not isinstance(call, relax.Call) or not isinstance(call.op, Op):
+        name, mod = tir.call_name(call), self._mod
+        if name is None:
             return None
-        mod = self._mod
-        if call.op.name != "relax.call_tir":
+        if name != "relax.call_tir":
             legal = legalized(call)
             if legal is None:
                 return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,30 +14,26 @@ from tvm.s_tir import SBlock
 from tvm_scan import tir
 from tvm_scan.extraction import root_nests
 from tvm_scan.extraction.flatten import flatten
-from tvm_scan.extraction.statements import Condition, Loop, Store
+from tvm_scan.extraction.statements import Condition, Loop, Store, without_allocs
 from tvm_scan.recurrence import Refusal
 
 
-def _collect(stmts: list[Any], loops: list[Loop], stores: list[tuple[Any, list[Loop]]]) -> None:
-    """Every store and condition, with the loops around it."""
-    for stmt in stmts:
+def _within(stmts: list[Any], loops: list[Loop]) -> Iterator[tuple[Any, list[Loop]]]:
+    for stmt in without_allocs(stmts):
         if isinstance(stmt, Loop):
-            _collect(stmt.body, [*loops, stmt], stores)
-        elif isinstance(stmt, Condition):
-            stores.append((stmt, loops))
-            _collect(stmt.then, loops, stores)
-            _collect(stmt.orelse, loops, stores)
+            yield from _within(stmt.body, [*loops, stmt])
         else:
-            stores.append((stmt, loops))
+            yield stmt, loops
+        if isinstance(stmt, Condition):
+            yield from _within([*stmt.then, *stmt.orelse], loops)
 
 
-def _statements(scan: tirx.PrimFunc) -> list[tuple[Any, list[Loop]]]:
-    stores: list[tuple[Any, list[Loop]]] = []
+def _statements(scan: tirx.PrimFunc) -> Iterator[tuple[Any, list[Loop]]]:
+    """Every store, binding and condition, with the loops around it."""
     for nest in root_nests(scan):
         tree = flatten(scan, nest)
         if not isinstance(tree, Refusal):
-            _collect(tree.body, [], stores)
-    return stores
+            yield from _within(tree.body, [])
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,11 +102,7 @@ def last_stores(scan: tirx.PrimFunc, buffer: Var) -> Last | None:
     loop = idle[0]
     at = around.index(loop)
     inside = all(len(loops) > at and loops[at].var.same_as(loop.var) for _, loops in stores)
-    same = all(
-        tir.structurally_equal(index, other)
-        for stmt, _ in stores
-        for index, other in zip(stmt.indices, first.indices, strict=True)
-    )
+    same = all(tir.structurally_equal(stmt.indices, first.indices) for stmt, _ in stores)
     idle_inside = all(is_idle([inner], first.indices) for inner in around[at:])
     if not inside or not same or not idle_inside or not _is_plain(scan, loop.var):
         return None
@@ -123,31 +115,28 @@ def _is_plain(scan: tirx.PrimFunc, var: Var) -> bool:
     return len(loops) == 1 and not tir.nodes(loops[0].body, SBlock)
 
 
-def is_idle(loops: list[Loop], indices: Sequence[Any]) -> bool:
+def is_idle(loops: list[Loop], indices: list[Any]) -> bool:
     """Return whether a loop comes by a cell more than once."""
-    used = tir.VarMap((var, True) for index in indices for var in tir.variables(index).keys())
+    used = tir.variables(indices)
     return any(loop.var not in used and tir.as_int(loop.extent) != 1 for loop in loops)
 
 
-def _reads(scan: tirx.PrimFunc, buffer: Var) -> list[tuple[Any, list[Loop]]]:
-    """Every load of a buffer, with the loops around it."""
-    reads = []
-    for stmt, loops in _statements(scan):
-        parts = [stmt.cond] if isinstance(stmt, Condition) else [getattr(stmt, "value", None)]
-        parts += list(getattr(stmt, "indices", []))
-        values = [part for part in parts if part is not None]
-        all_loads = [load for part in values for load in tir.loads(part)]
-        reads += [(load, loops) for load in all_loads if load.source.same_as(buffer)]
-    return reads
+def _reads(scan: tirx.PrimFunc, buffer: Var) -> list[tuple[list[Any], list[Loop]]]:
+    """The indices of every load of a buffer, with the loops around it."""
+    return [
+        (indices, loops)
+        for stmt, loops in _statements(scan)
+        for source, indices in stmt.reads
+        if source.same_as(buffer)
+    ]
 
 
 def is_read_once(scan: tirx.PrimFunc, buffer: Var) -> bool:
     """Return whether no element of an input is read in two statements or in two iterations."""
     reads = _reads(scan, buffer)
-    return not any(is_idle(loops, load.indices) for load, loops in reads) and all(
-        tir.structurally_equal(index, first)
-        for load, _ in reads
-        for index, first in zip(load.indices, reads[0][0].indices, strict=True)
+    return all(
+        tir.structurally_equal(indices, reads[0][0]) and not is_idle(loops, indices)
+        for indices, loops in reads
     )
 
 
@@ -170,26 +159,25 @@ def first_reads(scan: tirx.PrimFunc, buffer: Var) -> tuple[Var, list[Any]] | Non
     reads = _reads(scan, buffer)
     if not reads:
         return None
-    indices = list(reads[0][0].indices)
+    indices, around_first = reads[0]
     common: list[Loop] = []
-    for at, loop in enumerate(reads[0][1]):
+    for at, loop in enumerate(around_first):
         around = all(len(o) > at and o[at].var.same_as(loop.var) for _, o in reads)
         if not around or is_idle([loop], indices):
             break
         common.append(loop)
     if not common or not _is_plain(scan, common[-1].var):
         return None
-    outer = [loop.var for loop in common]
+    outer = tir.VarMap((loop.var, True) for loop in common)
     read_at: list[Any] = []
     for dim, index in enumerate(indices):
-        others = [load.indices[dim] for load, _ in reads]
-        if not any(tir.contains_var(other, outer) for other in others):
+        others = [other[dim] for other, _ in reads]
+        if not tir.contains_var(others, outer.keys()):
             read_at.append(None)
             continue
-        known = tir.VarMap((var, True) for var in outer)
-        if any(var not in known for var in tir.variables(index).keys()):
+        if any(var not in outer for var in tir.variables(index).keys()):
             return None
         if not all(tir.structurally_equal(index, other) for other in others):
             return None
         read_at.append(index)
-    return outer[-1], read_at
+    return common[-1].var, read_at

@@ -31,9 +31,7 @@ def rebuilt(
     local : sequence of Var
         Buffers that the root block allocates beside its own.
     """
-    realize = body
-    assert isinstance(realize, SBlockRealize)
-    root = realize.block
+    root = body.block
     seen = tir.VarMap((buffer, buffer) for buffer in (*params, *local, *root.alloc_buffers))
     buffers = {buffer: buffer for buffer in seen.keys()}
 

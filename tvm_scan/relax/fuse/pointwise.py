@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import tirx
@@ -50,10 +50,11 @@ class Pointwise:
         return tir.map_loads(tir.substitute(self.value, table), _with_plain_indices)
 
     @property
-    def strays(self) -> tuple[Var, ...]:
+    def strays(self) -> list[int]:
         """Inputs that are read in another order than the output's: permuted, cut or reshaped."""
-        sources = [load.source for load in tir.loads(self.value) if not _in_order(load, self.axes)]
-        return tuple(b for b in self.inputs if any(b.same_as(source) for source in sources))
+        loads = [load for load in tir.loads(self.value) if not _in_order(load, self.axes)]
+        sources = tir.VarMap((load.source, True) for load in loads)
+        return [i for i, buffer in enumerate(self.inputs) if buffer in sources]
 
     @property
     def is_costly(self) -> bool:
@@ -98,17 +99,14 @@ def pointwise(func: tirx.PrimFunc) -> Pointwise | None:
     part = None
     for nest in root_nests(func):
         tree = flatten(func, nest)
-        part = None if isinstance(tree, Refusal) else _of_nest(tree.body, known)
+        part = None if isinstance(tree, Refusal) else _of_nest(tree.body, tuple(inputs), known)
         if part is None or part.output in known:
             return None
-        known[part.output] = Pointwise(tuple(inputs), part.output, part.axes, part.value)
+        known[part.output] = part
+    if part is None or not part.output.same_as(output):
+        return None
     is_input = tir.VarMap((buffer, True) for buffer in inputs)
-    last: Pointwise | None = known.get(output)
-    if last is None or part is None or not part.output.same_as(output):
-        return None
-    if not all(load.source in is_input for load in tir.loads(last.value)):
-        return None
-    return last
+    return part if all(load.source in is_input for load in tir.loads(part.value)) else None
 
 
 def composed(
@@ -139,14 +137,14 @@ def composed(
     def on_load(load: Any) -> Any:
         return part.at(list(load.indices)) if load.source.same_as(old) else load
 
-    value = _tidy(tir.map_loads(outer.value, on_load), outer)
+    value = tir.map_loads(outer.value, on_load)
     added = [b for b, k in zip(inner.inputs, shared, strict=True) if k is None]
     others = [b for b in outer.inputs if not b.same_as(old)]
-    return Pointwise((*others, *added), outer.output, outer.axes, value)
+    return _tidy(Pointwise((*others, *added), outer.output, outer.axes, value))
 
 
-def _of_nest(stmts: list[Any], known: tir.VarMap) -> Pointwise | None:
-    """The pointwise function of a nest, without inputs yet."""
+def _of_nest(stmts: list[Any], inputs: tuple[Var, ...], known: tir.VarMap) -> Pointwise | None:
+    """The pointwise function of a nest."""
     loops = []
     while len(real := without_allocs(stmts)) == 1 and isinstance(real[0], Loop):
         loops.append(real[0])
@@ -180,11 +178,10 @@ def _of_nest(stmts: list[Any], known: tir.VarMap) -> Pointwise | None:
         return load if source is None else source.at(list(load.indices))
 
     value = tir.map_loads(tir.substitute(store.value, units), earlier)
-    part = Pointwise((), store.buffer, tuple(axes), value)
-    return Pointwise((), part.output, part.axes, _tidy(value, part))
+    return _tidy(Pointwise(inputs, store.buffer, tuple(axes), value))
 
 
-def _tidy(value: Any, part: Pointwise) -> Any:
+def _tidy(part: Pointwise) -> Pointwise:
     """Indices without the divisions of reshapes that the extents of the axes decide."""
     shape = tir.shape_of(part.output)
     ranges = [(v, n) for v, n in zip(part.axes, shape, strict=True) if v is not None]
@@ -197,7 +194,7 @@ def _tidy(value: Any, part: Pointwise) -> Any:
         ]
         return tirx.BufferLoad(load.source, indices)
 
-    return tir.map_loads(value, on_load)
+    return replace(part, value=tir.map_loads(part.value, on_load))
 
 
 def _in_order(load: Any, axes: tuple[Var | None, ...]) -> bool:

@@ -11,7 +11,7 @@ from tvm.ir import GenericConst
 
 from tvm_scan import tir
 from tvm_scan.relax.calls import call_loop
-from tvm_scan.relax.import_onnx.shapes import wrong
+from tvm_scan.relax.import_onnx.shapes import may_agree, wrong
 from tvm_scan.relax.step.lowered import LoweredStep, lower_step, time_loop
 
 _wrong = partial(wrong, "Scan")
@@ -126,11 +126,7 @@ def _check_states(step: LoweredStep, inits: Sequence[relax.Expr], names: list[st
     for init, after, name in zip(inits, step.outputs, names, strict=False):
         before = tir.shape_of(after), tir.dtype_of(after)
         shape, dtype = list(init.ty.shape.values), str(init.ty.dtype)
-        same = len(shape) == len(before[0]) and all(
-            tir.as_int(a) is None or tir.as_int(b) is None or tir.as_int(a) == tir.as_int(b)
-            for a, b in zip(shape, before[0], strict=True)
-        )
-        if not same or dtype != before[1]:
+        if not may_agree(shape, before[0]) or dtype != before[1]:
             raise _wrong(
                 f"the state {name} to keep its shape and dtype",
                 f"{shape} of {dtype} before a step and {list(before[0])} of {before[1]} after it",

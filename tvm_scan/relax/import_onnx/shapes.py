@@ -30,6 +30,12 @@ def text_attribute(attrs: Mapping[str, Any], name: str, default: str) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+def may_agree(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Return whether two shapes are of one rank, and no two known extents differ."""
+    pairs = [(tir.as_int(a), tir.as_int(b)) for a, b in zip(left, right, strict=False)]
+    return len(left) == len(right) and all(None in pair or pair[0] == pair[1] for pair in pairs)
+
+
 def fitted(
     builder: relax.BlockBuilder,
     operator: str,
@@ -66,22 +72,9 @@ def fitted(
     known_shape = getattr(value.ty, "shape", None)
     extents = list(known_shape.values) if isinstance(known_shape, relax.ShapeExpr) else None
     kind = str(value.ty.dtype)
-    known = None if extents is None else [tir.as_int(n) for n in extents]
-    wanted = [tir.as_int(n) for n in shape]
-    apart = known is not None and (
-        len(known) != len(wanted)
-        or any(None not in pair and len(set(pair)) > 1 for pair in zip(known, wanted, strict=True))
-    )
-    if apart or kind != (dtype or kind):
+    if kind != (dtype or kind) or (extents is not None and not may_agree(extents, shape)):
         expected = f"{name} as {dtype or kind} of {[*shape]}"
         raise wrong(operator, expected, f"{kind} of {extents}", "give it this shape and dtype")
-    if (
-        extents is not None
-        and known is not None
-        and all(
-            tir.structurally_equal(a, b) if None in (n, m) else True
-            for a, b, n, m in zip(extents, shape, known, wanted, strict=True)
-        )
-    ):
+    if extents is not None and all(map(tir.same_extent, extents, shape)):
         return value
     return builder.match_cast(value, relax.TensorType([*shape], kind))

@@ -20,22 +20,18 @@ def emit_extremum(
     axis: int,
     *,
     smallest: bool,
-    reverse: bool = False,
     has_values: bool = True,
-    has_indices: bool = True,
+    **options: bool,
 ) -> list[relax.Expr]:
-    """Emit the running maximum or minimum, where it was taken, or either alone."""
+    """Emit the running maximum or minimum, where it was taken, or either alone.
+
+    `options` are further ones of `loops.extremum`.
+    """
     dtype = tir.dtype_of(x)
     compared = _COMPARED.get(dtype, dtype)
     x = as_dtype(builder, x, compared)
-    make = partial(
-        loops.extremum,
-        dtype=compared,
-        smallest=smallest,
-        reverse=reverse,
-        has_values=has_values,
-        has_indices=has_indices,
-    )
+    options |= {"smallest": smallest, "has_values": has_values}
+    make = partial(loops.extremum, dtype=compared, **options)
     results = emit_along_axis(builder, make, [x], axis, "cummin" if smallest else "cummax")
     if has_values:
         results[0] = as_dtype(builder, results[0], dtype)

@@ -12,18 +12,19 @@ from typing import Any
 from tvm.ir import IRModule
 
 from tvm_scan.errors import ScanError
-from tvm_scan.relax.import_torch.higher_order import convert_associative_scan, convert_scan
+from tvm_scan.relax.import_torch.higher_order import convert_scan
 from tvm_scan.relax.import_torch.operators import CONVERTERS
 from tvm_scan.relax.import_torch.own_operators import OWN
 from tvm_scan.relax.import_torch.roll import roll_loops
 from tvm_scan.relax.import_torch.roll_collect import RolledLoop
 from tvm_scan.relax.import_torch.while_loops import scans_from_while_loops
 from tvm_scan.relax.repairs.torch_casts import Converter
-from tvm_scan.relax.repairs.torch_importer import make_importer
+from tvm_scan.relax.repairs.torch_importer import importer_class
 
 _LOG = logging.getLogger("tvm_scan")
 
-_HIGHER_ORDER = {"scan": convert_scan, "associative_scan": convert_associative_scan}
+#: Whether each is a prefix scan of an operator.
+_HIGHER_ORDER = {"scan": False, "associative_scan": True}
 
 
 def from_exported(
@@ -99,11 +100,11 @@ def from_exported(
     for loop in rolled:
         _LOG.info("%s", loop)
     converters: dict[str, Converter] = {**CONVERTERS, **OWN}
-    for name, convert in _HIGHER_ORDER.items():
+    for name, prefix in _HIGHER_ORDER.items():
         # A step may use every converter, a nested loop too.
-        converters[name] = partial(convert, converters=converters)
+        converters[name] = partial(convert_scan, converters=converters, prefix=prefix)
     converters.update(custom_convert_map or {})
-    importer = make_importer(custom_convert_map or {})
+    importer = importer_class()(custom_convert_map or {})
     bound = {name: _bound(convert, importer) for name, convert in converters.items()}
     try:
         return importer.from_exported_program(

@@ -19,27 +19,26 @@ from tvm_scan.schedules.verification.laws import check_laws
 Converters = Mapping[str, Callable[[Any, Any], Any]]
 
 
-def convert_scan(node: Any, importer: Any, converters: Converters) -> list[relax.Expr]:
-    """Convert ``scan(combine, inits, xs, shared)``: final carries, then what was emitted."""
-    combine, *groups = node.args[:4]
+def convert_scan(
+    node: Any, importer: Any, converters: Converters, *, prefix: bool = False
+) -> list[relax.Expr]:
+    """Convert ``scan(combine, inits, xs, shared)``: final carries, then what was emitted.
+
+    A `prefix` is ``associative_scan(combine, xs, shared)``: an inclusive scan along axis 0.
+    """
+    combine, *groups = node.args
+    groups = [(), *groups] if prefix else groups
     inits, xs, shared = ([importer.env[n] for n in group] for group in groups)
     slices = [relax.TensorType(x.ty.shape.values[1:], x.ty.dtype) for x in xs]
-    types = [*(e.ty for e in inits), *slices, *(e.ty for e in shared)]
+    starts = slices if prefix else [e.ty for e in inits]
+    types = [*starts, *slices, *(e.ty for e in shared)]
     step = lower_graph(importer, converters, importer.env[combine], types)
-    loop = time_loop(step, length=_length(xs), carries=len(inits), slices=len(xs))
-    return call_loop(importer.block_builder, loop, [*inits, *xs, *shared, *step.constants], "scan")
-
-
-def convert_associative_scan(node: Any, importer: Any, converters: Converters) -> list[relax.Expr]:
-    """Convert ``associative_scan(combine, xs, shared)``: an inclusive scan along axis 0."""
-    combine, *groups = node.args[:3]
-    xs, shared = ([importer.env[n] for n in group] for group in groups)
-    slices = [relax.TensorType(x.ty.shape.values[1:], x.ty.dtype) for x in xs]
-    types = [*slices, *slices, *(e.ty for e in shared)]
-    step = lower_graph(importer, converters, importer.env[combine], types)
-    loop = time_loop(step, length=_length(xs), carries=len(xs), slices=len(xs), prefix=True)
-    loop, args = declared(loop, len(xs)), [*xs, *shared, *step.constants]
-    return call_loop(importer.block_builder, loop, args, "associative_scan")
+    length = tir.as_int(xs[0].ty.shape.values[0])
+    loop = time_loop(step, length=length, carries=len(starts), slices=len(xs), prefix=prefix)
+    if prefix:
+        loop = declared(loop, len(xs))
+    name = "associative_scan" if prefix else "scan"
+    return call_loop(importer.block_builder, loop, [*inits, *xs, *shared, *step.constants], name)
 
 
 def declared(loop: tirx.PrimFunc, parts: int) -> tirx.PrimFunc:
@@ -76,10 +75,6 @@ def declared(loop: tirx.PrimFunc, parts: int) -> tirx.PrimFunc:
 #: Of the two sides of a law on samples, in float32 or finer.
 _LARGEST_ERROR = 1e-3
 _LOG = logging.getLogger("tvm_scan")
-
-
-def _length(xs: Sequence[relax.Expr]) -> int | None:
-    return tir.as_int(xs[0].ty.shape.values[0])
 
 
 def lower_graph(

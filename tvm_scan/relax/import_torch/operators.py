@@ -10,10 +10,10 @@ from tvm import relax, tirx
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.filter_arguments import check_filters
-from tvm_scan.library.arguments import make_extent
 from tvm_scan.loops import lfilter
 from tvm_scan.relax.calls import call_loop, constant_extent
 from tvm_scan.relax.import_torch.cumulative import emit_extremum, emit_log_sum_exp
+from tvm_scan.relax.import_torch.own_arguments import sizes_of
 from tvm_scan.relax.repairs.torch_casts import Converter, dtype_of
 from tvm_scan.relax.repairs.torch_convolutions import CONVOLUTIONS, convert_convolution
 from tvm_scan.relax.repairs.torch_dtypes import DTYPES
@@ -55,10 +55,7 @@ def _lfilter(node: Any, importer: Any) -> relax.Expr:
         check_filters(waveform, a, b, [str(arg.ty.dtype) for arg in args])
     except ValueError as error:  # which the importer would take for an operator that is missing
         raise ScanError(str(error)) from error
-    extents = [
-        make_extent("lfilter", name, tir.as_int(extent))
-        for name, extent in zip(("n", "c", "length"), args[0].ty.shape.values, strict=True)
-    ]
+    extents = sizes_of(args[0], ("n", "c", "length"))
     taps = constant_extent(args[1], 1, "lfilter", "taps")
     loop = lfilter(*extents, taps=taps, dtype=str(args[0].ty.dtype))
     return call_loop(importer.block_builder, loop, args, "lfilter")[0]
@@ -113,10 +110,8 @@ def loop_converter(make: Callable[..., tirx.PrimFunc], name: str = "loop") -> Co
 
         args = [resolved(value) for value in node.args]
         named = {key: resolved(value) for key, value in node.kwargs.items()}
-        loop = make(
-            *(described(value) for value in args),
-            **{key: described(value) for key, value in named.items()},
-        )
+        types = {key: described(value) for key, value in named.items()}
+        loop = make(*map(described, args), **types)
         tensors = [v for v in (*args, *named.values()) if isinstance(v, relax.Expr)]
         results = call_loop(importer.block_builder, loop, tensors, name)
         return results[0] if len(results) == 1 else results

@@ -10,12 +10,11 @@ from tvm import relax, tirx
 from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.operators import viewed
+from tvm_scan.relax.repairs.torch_casts import arguments_by_name
 
 
 def arguments_of(node: Any, importer: Any) -> dict[str, Any]:
     """Arguments of a call by name, with what the importer has made of its tensors."""
-    values = {a.name: a.default_value for a in node.target._schema.arguments}
-    values |= dict(zip(values, node.args, strict=False)) | dict(node.kwargs)
 
     def resolved(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -25,7 +24,7 @@ def arguments_of(node: Any, importer: Any) -> dict[str, Any]:
             return importer.env[value]
         return value
 
-    return {name: resolved(value) for name, value in values.items()}
+    return {name: resolved(value) for name, value in arguments_by_name(node).items()}
 
 
 def present(arguments: dict[str, Any], *names: str) -> list[Any]:

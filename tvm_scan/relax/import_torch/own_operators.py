@@ -62,16 +62,13 @@ def _log_sum_exp(node: Any, importer: Any) -> relax.Expr:
     return emit_log_sum_exp(importer.block_builder, arguments["x"], 1, reverse=arguments["reverse"])
 
 
-def _positions(node: Any, importer: Any) -> relax.Expr:
-    arguments = arguments_of(node, importer)
-    return emit_extremum(
-        importer.block_builder, arguments.pop("x"), 1, has_values=False, **arguments
-    )[0]
-
-
-def _extremum(node: Any, importer: Any) -> list[relax.Expr]:
-    arguments = arguments_of(node, importer)
+def _extremum(node: Any, importer: Any, **options: bool) -> list[relax.Expr]:
+    arguments = arguments_of(node, importer) | options
     return emit_extremum(importer.block_builder, arguments.pop("x"), 1, **arguments)
+
+
+def _positions(node: Any, importer: Any) -> relax.Expr:
+    return _extremum(node, importer, has_values=False)[0]
 
 
 def _selective(node: Any, importer: Any) -> list[relax.Expr]:

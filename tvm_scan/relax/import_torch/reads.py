@@ -38,11 +38,7 @@ def value_of(
     relax.Expr
         Like `x`.
     """
-    dtype, axes = str(x.ty.dtype), len(x.ty.shape.values)
-
-    def emit(value: relax.Expr) -> relax.Expr:
-        return builder.emit(value)
-
+    dtype, axes, emit = str(x.ty.dtype), len(x.ty.shape.values), builder.emit
     for link in chain:
         by = parameters[link.by] if isinstance(link.by, str) else link.by
         if isinstance(by, (int, float)):

@@ -16,6 +16,7 @@ from tvm_scan.relax.import_torch.roll_collect import (
     forward_reads,
 )
 from tvm_scan.relax.import_torch.roll_match import LoopRoller
+from tvm_scan.relax.import_torch.scan_graph import results_of
 
 #: Fewer copies are no loop worth a kernel of its own.
 _LEAST_STEPS = 4
@@ -46,7 +47,7 @@ def roll_loops(module: Any) -> list[RolledLoop]:
     aten = torch.ops.aten
     if any(_has_effects(node) for node in module.graph.nodes):
         return []
-    names = [getattr(node, "name", None) for node in _outputs(module)]
+    names = [getattr(node, "name", None) for node in results_of(module.graph)]
     reports = []
     forward_reads(module.graph, aten)
     for anchor in list(module.graph.nodes):
@@ -73,15 +74,9 @@ def _matched(module: Any, whole: Collected | None, aten: Any) -> LoopRoller | No
     return None
 
 
-def _outputs(module: Any) -> list[Any]:
-    output = next(iter(reversed(module.graph.nodes)))
-    (results,) = output.args
-    return list(results) if isinstance(results, list | tuple) else [results]
-
-
 def _keep_names(module: Any, names: list[str | None]) -> None:
     """Give the results the names that the signature of an exported program knows them by."""
-    for node, name in zip(_outputs(module), names, strict=True):
+    for node, name in zip(results_of(module.graph), names, strict=True):
         if name is None or node.name == name:
             continue
         for other in module.graph.nodes:

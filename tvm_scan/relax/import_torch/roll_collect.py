@@ -6,7 +6,8 @@ import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm_scan.relax.import_torch.scan_graph import emit, time_at
+from tvm_scan.relax.import_torch.scan_graph import emit, kind_of, time_at
+from tvm_scan.relax.repairs.torch_casts import arguments_by_name
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,8 @@ def collected(anchor: Any, aten: Any) -> Collected | None:
         ``torch.ops.aten``.
     """
     if anchor.target in (aten.stack.default, aten.cat.default):
-        axis = anchor.args[1] if len(anchor.args) > 1 else 0
-        return Collected(anchor, tuple(anchor.args[0]), axis % len(anchor.meta["val"].shape))
+        steps, axis = arguments_by_name(anchor).values()
+        return Collected(anchor, tuple(steps), axis % len(anchor.meta["val"].shape))
     if not _is_write(anchor, aten) or any(_is_write(user, aten) for user in anchor.users):
         return None  # no chain, or not the last one of it
     chain = [anchor]
@@ -204,27 +205,25 @@ def step_read(node: Any, aten: Any) -> tuple[Any, int, int, bool] | None:
     tuple or None
         A step that is counted from the end is negative.
     """
-    if node.target is aten.select.int:
-        source, axis, step = node.args
-        return source, axis % len(source.meta["val"].shape), step, False
-    if node.target is aten.slice.Tensor and len(node.args) == 4:
-        source, axis, step, stop = node.args
+    part, step = node.args if node.target is operator.getitem else (node, None)
+    if part.target is aten.select.int:
+        source, axis, step = part.args
+    elif part.target is aten.slice.Tensor and len(part.args) == 4:
+        source, axis, step, stop = part.args
         if not isinstance(step, int) or stop != step + 1 or stop == 0:
             return None
-        return source, axis % len(source.meta["val"].shape), step, True
-    if node.target is not operator.getitem:
+    elif step is None:
         return None
-    whole, step = node.args
-    if whole.target is aten.unbind.int:
-        source, axis = whole.args[0], whole.args[1] if len(whole.args) > 1 else 0
-        return source, axis % len(source.meta["val"].shape), step, False
-    if whole.target in (aten.split.Tensor, aten.split_with_sizes.default):
-        source, sizes = whole.args[:2]
-        axis = whole.args[2] if len(whole.args) > 2 else 0
+    elif part.target is aten.unbind.int:
+        source, axis = arguments_by_name(part).values()
+    elif part.target in (aten.split.Tensor, aten.split_with_sizes.default):
+        source, sizes, axis = arguments_by_name(part).values()
         if any(size != 1 for size in (sizes if isinstance(sizes, list | tuple) else [sizes])):
             return None
-        return source, axis % len(source.meta["val"].shape), step, True
-    return None
+    else:
+        return None
+    is_kept = part.target not in (aten.select.int, aten.unbind.int)
+    return source, axis % len(source.meta["val"].shape), step, is_kept
 
 
 def _is_write(node: Any, aten: Any) -> bool:
@@ -245,13 +244,6 @@ def _axis_and_step(node: Any) -> tuple[int, int]:
 
 def _written_value(node: Any, aten: Any) -> Any:
     value = node.args[1]
-    if value.target is aten.copy.default and _alike(value.args[0], value.args[1]):
+    if value.target is aten.copy.default and kind_of(value.args[0]) == kind_of(value.args[1]):
         return value.args[1]  # the copy takes the index, not the value, of what it covers
     return value
-
-
-def _alike(left: Any, right: Any) -> bool:
-    if not hasattr(right, "meta"):
-        return False
-    a, b = left.meta["val"], right.meta["val"]
-    return bool(a.shape == b.shape and a.dtype == b.dtype)

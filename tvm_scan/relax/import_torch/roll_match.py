@@ -15,16 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tvm_scan.relax.import_torch.roll_collect import Collected, RolledLoop, step_read
-from tvm_scan.relax.import_torch.scan_graph import add_scan, emit, time_first
+from tvm_scan.relax.import_torch.scan_graph import add_scan, emit, kind_of, time_first
 
 #: Orders of a recurrence that are looked for: steps by which a read may lag behind a write.
 _MOST_LAG = 4
-
-
-def _kind(node: Any) -> tuple[Any, Any] | None:
-    """Shape and dtype of a tensor."""
-    value = node.meta.get("val")
-    return (tuple(value.shape), value.dtype) if hasattr(value, "shape") else None
 
 
 class _Mismatch(Exception):
@@ -52,7 +46,7 @@ class LoopRoller:
 
     def match_all(self) -> bool:
         """Return whether all steps are alike, and at least one carry ties them together."""
-        if any(_kind(step) != _kind(self.steps[0]) for step in self.steps):
+        if any(kind_of(step) != kind_of(self.steps[0]) for step in self.steps):
             return False
         try:
             self.result = self._match(self.steps)
@@ -115,7 +109,7 @@ class LoopRoller:
 
     def _carry(self, following: tuple[Any, ...], initial: Any) -> Any:
         # A state that takes the dtype or the shape of what is added to it is none at first.
-        if _kind(initial) is None or _kind(initial) != _kind(following[0]):
+        if kind_of(initial) is None or kind_of(initial) != kind_of(following[0]):
             raise _Mismatch
         after = self.known.get(following)
         for other, (holder, first) in self.carries.items():
@@ -240,4 +234,4 @@ class LoopRoller:
     def _copies(self, nodes: Iterable[Any]) -> list[Any]:
         """A tensor of its own for each; what is none stays."""
         graph, clone = self.module.graph, self.aten.clone.default
-        return [node if _kind(node) is None else emit(graph, clone, node) for node in nodes]
+        return [node if kind_of(node) is None else emit(graph, clone, node) for node in nodes]

@@ -19,6 +19,18 @@ def emit(graph: Any, target: Any, *args: Any) -> Node:
     return node
 
 
+def results_of(graph: Any) -> list[Node]:
+    """Return what a graph returns, also where it is one node."""
+    (results,) = graph.output_node().args
+    return list(results) if isinstance(results, list | tuple) else [results]
+
+
+def kind_of(node: Any) -> tuple[Any, Any] | None:
+    """Shape and dtype of the tensor of a node; None for what is none."""
+    value: Any = getattr(node, "meta", {}).get("val")
+    return (tuple(value.shape), value.dtype) if hasattr(value, "shape") else None
+
+
 def add_scan(
     module: Any,
     label: str,
@@ -52,7 +64,7 @@ def add_scan(
             table[node] = graph.node_copy(node, table.__getitem__)
     module.add_submodule(label, torch.fx.GraphModule({}, graph))
     states, xs, shared = operands
-    values = [r.meta["val"] for r in next(n for n in step.nodes if n.op == "output").args[0]]
+    values = [result.meta["val"] for result in results_of(step)]
     arguments = (module.graph.get_attr(label), list(states), list(xs), tuple(shared))
     scan = module.graph.call_function(torch.ops.higher_order.scan, arguments)
     length = len(xs[0].meta["val"])

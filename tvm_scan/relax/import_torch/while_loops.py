@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tvm_scan.relax.import_torch.scan_graph import add_scan, emit, time_at, time_first
+from tvm_scan.relax.import_torch.scan_graph import add_scan, emit, results_of, time_at, time_first
 
 
 def scans_from_while_loops(module: Any, constants: Mapping[str, Any]) -> int:
@@ -55,12 +55,11 @@ class _Counted:
         self.body = getattr(module, body.target)
         self.carried, self.operands = list(carried), [*carried, *shared]
         self.holders = [n for n in self.body.graph.nodes if n.op == "placeholder"]
-        self.results = list(_output(self.body))
+        self.results = results_of(self.body.graph)
 
     def is_counted(self) -> bool:
         """Find the counter; return whether the number of steps is a constant."""
-        tests = _output(self.condition)
-        test = tests[0] if isinstance(tests, list | tuple) else tests
+        test = results_of(self.condition.graph)[0]
         holders = [n for n in self.condition.graph.nodes if n.op == "placeholder"]
         closed = {self.aten.lt.Scalar: 0, self.aten.le.Scalar: 1}.get(test.target)
         if closed is None or test.args[0] not in holders:
@@ -107,19 +106,17 @@ class _Counted:
         for node in self.body.graph.nodes:
             if node.op != "call_function" or node in writers or node is self.results[self.counter]:
                 continue
-            sliced = self._sliced(node, counter)
+            sliced = self._sliced(node)
             if sliced is not None:
                 table[node] = sliced
             elif all(n in table or n is counter for n in node.all_input_nodes):
                 if counter in node.all_input_nodes and counter not in table:
-                    value = counter.meta["val"]
-                    table[counter] = self._holder("counter", value)
+                    table[counter] = self._holder("counter", counter.meta["val"])
                 table[node] = self.graph.node_copy(node, table.__getitem__)
             else:
                 return False  # it reads an array that it writes
         self.table = table
-        outputs = []
-        outputs += [table[self.results[i]] for i in self.states]
+        outputs = [table[self.results[i]] for i in self.states]
         for axis, value in arrays.values():
             outputs.append(emit(self.graph, self.aten.squeeze.dims, table[value], [axis]))
         self.graph.output([emit(self.graph, self.aten.clone.default, node) for node in outputs])
@@ -153,7 +150,7 @@ class _Counted:
         fits = len(value.meta["val"].shape) == len(base.meta["val"].shape)
         return (axis, value) if whole and fits else None
 
-    def _sliced(self, node: Any, counter: Any) -> Any:
+    def _sliced(self, node: Any) -> Any:
         """The slice that ``index_select`` takes of an array that the loop leaves as it is."""
         if node.target is not self.aten.index_select.default or not self._is_index(node.args[2]):
             return None
@@ -193,11 +190,8 @@ class _Counted:
             if counter is not None:
                 # The default dtype of integers is int64.
                 xs.append(emit(graph, aten.arange.start_step, self.start, stop, self.stride))
-            operands = (
-                [self.carried[i] for i in self.states],
-                xs,
-                [self.operands[i] for i in shared],
-            )
+            initial, constant = ([self.operands[i] for i in part] for part in (self.states, shared))
+            operands = (initial, xs, constant)
             scanned = iter(add_scan(self.module, label, self.graph, ordered, operands))
             results = {i: next(scanned) for i in self.states}
             for i, axis in self.arrays.items():
@@ -208,8 +202,3 @@ class _Counted:
             user.replace_all_uses_with(results[user.args[1]])
             graph.erase_node(user)
         graph.erase_node(self.node)
-
-
-def _output(module: Any) -> Any:
-    (results,) = next(n for n in module.graph.nodes if n.op == "output").args
-    return results

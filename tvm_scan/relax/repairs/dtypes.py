@@ -11,7 +11,7 @@ from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import IRModule, Op
+from tvm.ir import IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tvm_scan import tir
@@ -85,25 +85,18 @@ def RepairOperators() -> tvm.ir.transform.Pass:
 
 def _is_concerned(expr: Any) -> bool:
     name, dtype = _about(expr)
-    if dtype == "bool":
-        names = (
-            *_LOGICAL,
-            *_IDENTITY_ON_BOOL,
-            *_COUNTED,
-            *_NOT_OF_BOOL,
-            *_CUMULATIVE,
-            "relax.atan2",
-        )
-        return name in names
+    if dtype == "bool" and name in (*_LOGICAL, *_IDENTITY_ON_BOOL, *_CUMULATIVE):
+        return True
     return _wider(name, dtype) is not None or _is_refused(name, dtype)
 
 
 def _about(expr: Any) -> tuple[str, str]:
     """Name and dtype of the operands of a call of an operator; empty for all else."""
-    if not isinstance(expr, relax.Call) or not isinstance(expr.op, Op) or not expr.args:
+    name = tir.call_name(expr)
+    if name is None:
         return "", ""
-    dtypes = {str(getattr(arg.ty, "dtype", "")) for arg in _operands(expr)}
-    return str(expr.op.name), dtypes.pop() if len(dtypes) == 1 else ""
+    dtypes = {str(arg.ty.dtype) for arg in _operands(expr)}
+    return name, dtypes.pop() if len(dtypes) == 1 else ""
 
 
 def _operands(call: relax.Call) -> list[relax.Expr]:

@@ -75,13 +75,9 @@ def computed(
     return relax.ShapeExpr([reduce(step, column) for column in zip(*wide, strict=True)])
 
 
-def as_tensor(
-    builder: relax.BlockBuilder, operator: str, value: relax.Expr | None
-) -> relax.Expr | None:
+def as_tensor(builder: relax.BlockBuilder, operator: str, value: relax.Expr) -> relax.Expr:
     """Give extents as a tensor of int64 to an operator that takes no extents."""
-    if not isinstance(value, relax.Expr) or operator in _KNOWN_TO_TVM:
-        return value
-    if not isinstance(value.ty, relax.ShapeType):
+    if operator in _KNOWN_TO_TVM or not isinstance(value.ty, relax.ShapeType):
         return value
     known = [tir.as_int(n) for n in value.values] if isinstance(value, relax.ShapeExpr) else [None]
     if None not in known:

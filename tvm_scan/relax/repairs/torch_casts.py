@@ -21,11 +21,15 @@ def as_dtype(builder: relax.BlockBuilder, value: relax.Expr, dtype: str) -> rela
     return value if str(value.ty.dtype) == dtype else builder.emit(relax.op.astype(value, dtype))
 
 
-def argument(node: Any, position: int | None, name: str) -> Any:
-    """Return an argument of a node of torch, given by position or by name; None if by neither."""
-    if position is None:
-        return None
-    return node.args[position] if position < len(node.args) else node.kwargs.get(name)
+def arguments_by_name(node: Any) -> dict[str, Any]:
+    """Return the arguments of a call in a graph of torch, with those that its schema adds."""
+    values: dict[str, Any] = {a.name: a.default_value for a in node.target._schema.arguments}
+    return values | dict(zip(values, node.args, strict=False)) | dict(node.kwargs)
+
+
+def by_tvm(node: Any, importer: Any) -> Any:
+    """Return what TVM's own converter makes of a call."""
+    return importer.create_convert_map()[node.target.__name__](node)
 
 
 def alike(operands: Sequence[Any], importer: Any, dtype: str) -> list[relax.Expr]:

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import relax
 
 from tvm_scan import tir
-from tvm_scan.relax.repairs.torch_casts import as_dtype
+from tvm_scan.relax.repairs.torch_casts import arguments_by_name, as_dtype, by_tvm
 
 #: By the number of spatial axes: the operator and its transposed form.
 _OPERATORS = {
@@ -42,16 +42,13 @@ def convert_convolution(node: Any, importer: Any) -> relax.Expr:
     relax.Expr
         In the dtype of the operands.
     """
-    builder, schema = importer.block_builder, node.target._schema
-    arguments: dict[str, Any] = {a.name: a.default_value for a in schema.arguments}
-    arguments |= {a.name: value for a, value in zip(schema.arguments, node.args, strict=False)}
-    arguments |= node.kwargs
+    builder, arguments = importer.block_builder, arguments_by_name(node)
     x, weight = importer.env[arguments["input"]], importer.env[arguments["weight"]]
     dtype, spatial = str(x.ty.dtype), len(x.ty.shape.values) - 2
     transposed = arguments.get("transposed", "output_padding" in arguments)
     operator = _OPERATORS.get(spatial, (None, None))[bool(transposed)]
     if dtype == "float32" or operator is None:
-        return importer.create_convert_map()[node.target.__name__](node)
+        return by_tvm(node, importer)
     wide = tir.wide_dtype(dtype)
     options = {"output_padding": arguments["output_padding"]} if transposed else {}
     result = operator(

@@ -14,10 +14,10 @@ from tvm import relax
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
-from tvm_scan.relax.repairs.torch_casts import Converter, as_dtype, dtype_of
+from tvm_scan.relax.repairs.torch_casts import Converter, as_dtype, by_tvm, dtype_of
 
 
-def _retyped(name: str, wanted: Callable[[str, str], str]) -> Converter:
+def _retyped(wanted: Callable[[str, str], str]) -> Converter:
     """TVM's own converter on operands of another dtype, its results in those of torch.
 
     `wanted` is given the dtypes of an operand and of the first result.
@@ -34,7 +34,7 @@ def _retyped(name: str, wanted: Callable[[str, str], str]) -> Converter:
                 if isinstance(getattr(value, "ty", None), relax.TensorType):
                     dtype = wanted(str(value.ty.dtype), kinds[0])
                     env[operand] = as_dtype(builder, value, dtype)
-            converted = importer.create_convert_map()[name](node)
+            converted = by_tvm(node, importer)
         finally:
             env.update(before)
         # Of the results of a normalisation TVM gives the first alone, in a tuple.
@@ -73,8 +73,8 @@ _NORMS = (
 _QUESTIONS = "argmax.default argmin.default isinf.default isnan.default max.dim"
 
 DTYPES: dict[str, Converter] = {
-    **{f"{name}.default": _retyped(f"{name}.default", _real) for name in _REAL.split()},
-    **{f"{name}.default": _retyped(f"{name}.default", _wide) for name in _WIDE.split()},
-    **{name: _retyped(name, _wide) for name in _NORMS.split()},
-    **{name: _retyped(name, _wide_alone) for name in _QUESTIONS.split()},
+    **{f"{name}.default": _retyped(_real) for name in _REAL.split()},
+    **{f"{name}.default": _retyped(_wide) for name in _WIDE.split()},
+    **dict.fromkeys(_NORMS.split(), _retyped(_wide)),
+    **dict.fromkeys(_QUESTIONS.split(), _retyped(_wide_alone)),
 }

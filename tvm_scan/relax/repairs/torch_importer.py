@@ -13,23 +13,17 @@ from tvm_scan.errors import ScanError
 from tvm_scan.relax.repairs.torch_casts import dtype_of
 
 
-def make_importer(of_the_caller: Container[str] = ()) -> Any:
-    """Make an importer; those of the functions inside of operators are of its class.
-
-    Parameters
-    ----------
-    of_the_caller : container of str
-        Operators whose converters are the caller's: their errors are raised as they are.
-    """
-    return _importer_class()(of_the_caller)
-
-
 @functools.cache
-def _importer_class() -> type:
+def importer_class() -> type:
+    """Return the class of importers; those of the functions inside of operators are of it, too."""
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     class Importer(ExportedProgramImporter):
-        """TVM's importer, with errors that name the operator and the fix."""
+        """TVM's importer, with errors that name the operator and the fix.
+
+        `of_the_caller` are operators whose converters are the caller's: their errors are raised as
+        they are.
+        """
 
         def __init__(self, of_the_caller: Container[str] = ()) -> None:
             super().__init__()

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 
 from tvm_scan import tir
-from tvm_scan.relax.repairs.torch_casts import Converter
+from tvm_scan.relax.repairs.torch_casts import Converter, arguments_by_name
 
 
 def _select(node: Any, importer: Any) -> relax.Expr:
@@ -30,8 +30,7 @@ def _slice(node: Any, importer: Any) -> relax.Expr:
     if "val" not in node.meta or "val" not in node.args[0].meta:
         return importer._slice(node)  # of a loop that was rolled up: its extents are numbers
     x, extents = importer.env[node.args[0]], node.meta["val"].shape
-    arguments = [*node.args, *[None, 0, None, None, 1][len(node.args) :]]
-    _, axis, start, end, step = arguments
+    _, axis, start, end, step = arguments_by_name(node).values()
     axis %= len(extents)
     extent, before = extents[axis], node.args[0].meta["val"].shape[axis]
     if step == 1 and _is_same(extent, before):
@@ -85,9 +84,9 @@ def _cat(node: Any, importer: Any) -> relax.Expr:
     """TVM joins vectors of no elements too, which torch leaves out: caches begin with one."""
     parts = [importer.env[part] for part in node.args[0]]
     not_empty = [p for p in parts if [tir.as_int(n) for n in p.ty.shape.values] != [0]] or parts[:1]
-    axis = int(node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0))
     if len(not_empty) == 1:
         return not_empty[0]
+    axis = int(arguments_by_name(node)["dim"])
     return importer.block_builder.emit(relax.op.concat(not_empty, axis=axis))
 
 

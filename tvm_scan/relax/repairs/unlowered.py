@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tvm import relax
-from tvm.ir import IRModule, Op
+from tvm.ir import IRModule
 
+from tvm_scan import tir
 from tvm_scan.relax.calls import parts_of
 from tvm_scan.relax.operators import LegalizeScans
 
@@ -25,11 +26,10 @@ def unlowered(mod: IRModule) -> list[str]:
     functions = [func for _, func in mod.functions_items() if isinstance(func, relax.Function)]
     operators: dict[str, None] = {}
     for call in (part for func in functions for part in parts_of(func)):
-        if not isinstance(call, relax.Call) or not isinstance(call.op, Op):
-            continue
-        if (said := _complaint(call)) is not None:
+        name = tir.call_name(call)
+        if name is not None and (said := _complaint(call)) is not None:
             operands = ", ".join(str(arg.ty) for arg in call.args if hasattr(arg, "ty"))
-            operators[f"{call.op.name}({operands}): {said}"] = None
+            operators[f"{name}({operands}): {said}"] = None
     return list(operators)
 
 

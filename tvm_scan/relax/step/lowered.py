@@ -166,11 +166,9 @@ def time_loop(
     states = [_like(b, f"carry{i}") for i, b in enumerate(new)]
     sliced = [_like(b, f"x{i}", extent) for i, b in enumerate(lanes)]
     emitted = [_like(b, f"y{i}", extent) for i, b in enumerate(new if prefix else emits)]
-    timed = tir.VarMap([*zip(lanes, sliced, strict=True)])
-    moved = tir.VarMap([*zip(step.inputs[:carries], states, strict=True)])
-    if not prefix:
-        for buffer, full in zip(emits, emitted, strict=True):
-            timed[buffer] = full
+    # The results of a prefix's step are its carries alone.
+    timed = tir.VarMap(zip((*lanes, *emits), (*sliced, *emitted), strict=not prefix))
+    moved = tir.VarMap(zip(step.inputs[:carries], states, strict=True))
     held = []
     for old, after, state in zip(step.inputs, new, states, strict=False):
         if _can_write_in_place(step, old, after):
@@ -188,7 +186,7 @@ def time_loop(
             body = [tirx.IfThenElse(tirx.EQ(time, zero), tir.seq(first), tir.seq(body))]
         else:
             # A choice in each element leaves the lanes visible.
-            pairs = tir.VarMap([*zip(states, sliced, strict=True)])
+            pairs = tir.VarMap(zip(states, sliced, strict=True))
             body = [_first_from(nest, pairs, tirx.GT(time, zero), at) for nest in body]
         body += [_copy(y, [at], s, []) for y, s in zip(emitted, states, strict=True)]
         # Written ahead of time too, or TVM takes their memory to be of one step alone, and gives

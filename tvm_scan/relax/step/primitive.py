@@ -7,9 +7,10 @@ from typing import Any
 
 from tvm import relax, tirx
 from tvm.error import InternalError
-from tvm.ir import GenericConst, GlobalVar, IRModule, Op
+from tvm.ir import GenericConst, GlobalVar, IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_scan import tir
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.operators import LegalizeScans
 
@@ -67,7 +68,7 @@ def fused_step(mod: IRModule, step: GlobalVar) -> FusedStep:
         builder.emit_func_output(out)
     mod = _fused(builder.get())
     call = mod["main"].body.blocks[0].bindings[0].value
-    if not isinstance(call, relax.Call) or call.op.name != "relax.call_tir":
+    if tir.call_name(call) != "relax.call_tir":
         raise _wrong(mod.script())
     reads = tuple(int(str(arg.name).removeprefix("p")) for arg in call.args[1].fields)
     return FusedStep(mod[call.args[0]], reads, tuple(constant for constant, _ in lifter.constants))
@@ -109,7 +110,7 @@ class _Constants(PyExprMutator):
 class _Views(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> Any:
         call = super().visit_call_(call)
-        is_packed = isinstance(call.op, Op) and call.op.name == "relax.call_pure_packed"
+        is_packed = tir.call_name(call) == "relax.call_pure_packed"
         if not is_packed or getattr(call.args[0], "global_symbol", "") != "vm.builtin.reshape":
             return call
         return relax.op.reshape(call.args[1], call.args[2])

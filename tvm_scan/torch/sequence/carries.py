@@ -159,19 +159,11 @@ def _cumulative(
         part = total_of(work, dim)
         carry = exchange.carry(part, torch.full_like(part, neutral), combine)
         options = {n: arguments[n] for n in ("reverse", "exclusive") if n in arguments}
-        more = _with_carry(carry, work, dim, exchange.reverse)
-        return _without_carry(fn(more, dim, **options), dim, exchange.reverse).to(x.dtype)
+        parts = (carry.unsqueeze(dim), work)
+        y = fn(torch.cat(parts[::-1] if exchange.reverse else parts, dim), dim, **options)
+        return y.narrow(dim, 0 if exchange.reverse else 1, x.shape[dim]).to(x.dtype)
 
     return run
-
-
-def _with_carry(carry: Tensor, x: Tensor, dim: int, reverse: bool) -> Tensor:
-    parts = (carry.unsqueeze(dim), x)
-    return torch.cat(parts[::-1] if reverse else parts, dim)
-
-
-def _without_carry(y: Tensor, dim: int, reverse: bool) -> Tensor:
-    return y.narrow(dim, 0 if reverse else 1, y.shape[dim] - 1)
 
 
 def _run_extremum(

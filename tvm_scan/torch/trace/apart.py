@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check
-from tvm_scan.torch.private import FAKE_TENSOR_LOG
+from tvm_scan.torch.private import FAKE_TENSOR_LOG, assumed_constant
 from tvm_scan.torch.trace.graph import trace
 from tvm_scan.torch.trace.sizes import Kinds, has_names
 
 
+@assumed_constant
 def held(owner: str, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...] | None:
     """Return what a compiled program holds of a user's function.
 

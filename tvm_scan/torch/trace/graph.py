@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -182,13 +183,8 @@ def _makes_tensors(function: Any) -> bool:
 
 def _resolved(target: str) -> Any:
     if target == "getitem":
-        import operator
-
         return operator.getitem
-    resolved: Any = torch.ops
-    for part in target.split("."):
-        resolved = getattr(resolved, part)
-    return resolved
+    return operator.attrgetter(target)(torch.ops)
 
 
 @functools.lru_cache(maxsize=512)

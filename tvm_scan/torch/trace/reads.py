@@ -13,7 +13,7 @@ import builtins
 import dis
 import functools
 import types
-from collections.abc import Iterable
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -153,7 +153,8 @@ def _reads(code: types.CodeType) -> tuple[tuple[bool, str, tuple[str, ...]], ...
         if kind in ("STORE_DEREF", "DELETE_DEREF") and name in code.co_freevars:
             raise _UnknownError
         if kind in ("LOAD_GLOBAL", "LOAD_DEREF"):
-            path = tuple(_attributes(instructions[position + 1 :]))
+            following = takewhile(_is_of_attribute, instructions[position + 1 :])
+            path = tuple(instruction.argval for instruction in following)
             reads.append((kind == "LOAD_DEREF", name, path))
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -170,8 +171,5 @@ _OUTSIDE_NAMES = (
 _OUTSIDE = frozenset(_OUTSIDE_NAMES.split())
 
 
-def _attributes(instructions: Iterable[dis.Instruction]) -> Iterable[str]:
-    for instruction in instructions:
-        if instruction.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
-            return
-        yield instruction.argval
+def _is_of_attribute(instruction: dis.Instruction) -> bool:
+    return instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")

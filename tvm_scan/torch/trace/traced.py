@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check
-from tvm_scan.torch.private import assumed_constant, pytree, transforms_active
+from tvm_scan.torch.private import pytree, transforms_active
 from tvm_scan.torch.trace.apart import apart_from_transforms, held
 from tvm_scan.torch.trace.graph import is_pointwise, trace
 from tvm_scan.torch.trace.reads import global_state, state_of
@@ -73,16 +73,11 @@ def _traced(
     if not torch.compiler.is_compiling():
         return trace_of(function, pattern, *kinds, device)
     for sizes_of in (named_sizes, constant_sizes):
-        traced = _constant(owner, trace_of, function, pattern, *sizes_of(*kinds), device)
+        traced = held(owner, trace_of, function, pattern, *sizes_of(*kinds), device)
         if traced is not None:
             break
     assert traced is not None  # constant sizes raise instead
     return *traced, []
-
-
-@assumed_constant
-def _constant(*arguments: Any) -> tuple[Any, ...] | None:
-    return held(*arguments)
 
 
 def _operator(
