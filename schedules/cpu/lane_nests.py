@@ -5,6 +5,7 @@ Work and span, for R lanes of L steps on P cores: R L steps, span R L / P.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from tvm import tirx
