@@ -85,7 +85,7 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     cycles = vector_cycles(step.body, width, chip, True, False)
     cycles += sum(vectors_of(width, a.size, chip) * a.issued for a in moving(step))
     # Less than a vector is written out, and its carries stay in registers.
-    full = width * max(a.size for a in step.accesses) >= chip.vector_bytes
+    full = width * max((a.size for a in step.accesses), default=0) >= chip.vector_bytes
     chain = latency_of(step.chain, chip) + (chip.forward if full else FORWARD)
     each = max(cycles + 3.0, chain)
     if width < chip.vector_bytes / 4:
