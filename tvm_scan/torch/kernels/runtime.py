@@ -95,7 +95,7 @@ if hasattr(os, "register_at_fork"):
 def aligned_empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Allocate a contiguous tensor that starts at a multiple of the alignment."""
     tensor = torch.empty(shape, dtype=dtype, device=device)
-    if device.type == "cpu" and tensor.nbytes >= LARGE and sys.platform == "linux":
+    if tensor.is_cpu and tensor.nbytes >= LARGE and sys.platform == "linux":
         _ask_for_large_pages(tensor)
     if tensor.data_ptr() % ALIGNMENT == 0:
         return tensor
