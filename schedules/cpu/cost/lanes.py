@@ -14,6 +14,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     contested_cycles,
     fetched_again,
     jump_cycles,
+    jumping,
     latency_of,
     memory_of,
     moving,
@@ -65,15 +66,16 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         if tasks > 1:
             work = CpuWork(tasks * (of_block + contested_cycles(step, chip)), tasks, 1.0, 0.0)
         total += work
-    if plan.transpose and memory["footprint"] > chip.private * min(chip.cores, total.tasks):
-        # The rows of a tile are too many for the prefetcher.
-        asked = step.loads if plan.prefetch else 0.0
-        memory["scattered"] = memory["moved"] - asked
-        memory["moved"] = asked
-    elif memory["footprint"] > chip.private * min(chip.cores, total.tasks):
-        lost, jumping = _unfollowed(step, width), _jumping(step, chip, width)
-        memory["scattered"] = memory["moved"] * (lost + _OPENED * jumping)
-        memory["moved"] *= 1.0 - lost - jumping
+    if memory["footprint"] > chip.private * min(chip.cores, total.tasks):
+        if plan.transpose:
+            # The rows of a tile are too many for the prefetcher.
+            asked = step.loads if plan.prefetch else 0.0
+            memory["scattered"] = memory["moved"] - asked
+            memory["moved"] = asked
+        else:
+            lost, jumps = _unfollowed(step, width), _jumping(step, chip, width)
+            memory["scattered"] = memory["moved"] * (lost + _OPENED * jumps)
+            memory["moved"] *= 1.0 - lost - jumps
     again = fetched_again(step, chip, width)
     if plan.vectorize and not plan.transpose:
         again += _evicted(step, chip, width)
@@ -108,15 +110,8 @@ def _jumping(step: Step, chip: CpuChip, width: int) -> float:
     """The share of lines that come from memory in strips of one or two, a row from the last one."""
     if step.loads + step.stores <= chip.shared or width >= step.lanes:
         return 0.0
-    every = moving(step)
-    jumps = [
-        a
-        for a in every
-        if a.along_lane == 1
-        and abs(a.along_time or 0) * a.size > 2 * 64
-        and width * a.size <= 2 * 64
-    ]
-    return len(jumps) / len(every)
+    narrow = [a for a in jumping(step) if width * a.size <= 2 * 64]
+    return len(narrow) / len(moving(step))
 
 
 def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:

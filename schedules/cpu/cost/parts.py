@@ -189,16 +189,21 @@ def with_more(memory: dict[str, float], extra: float) -> dict[str, float]:
     return {**memory, "moved": memory["moved"] + extra}
 
 
+def jumping(step: Step) -> list[Access]:
+    """Accesses to strips of lanes a row from the last step's, which is longer than two lines."""
+    return [
+        a for a in moving(step) if a.along_lane == 1 and abs(a.along_time or 0) * a.size > 2 * 64
+    ]
+
+
 def jump_cycles(step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a step whose strip of lanes lies a row apart from the step's before.
 
     Stores leave in order: one whose line is not in the nearest cache holds up those behind it.
     """
-    strips = [a for a in moving(step) if a.along_lane == 1 and a.along_time not in (0, None)]
     if step.loads + step.stores <= chip.nearest or size >= step.lanes:
         return 0.0
-    jumping = [a for a in strips if a.store and abs(a.along_time or 0) * a.size > 2 * 64]
-    return sum(_JUMP * max(1.0, size * a.size / 64) for a in jumping)
+    return sum(_JUMP * max(1.0, size * a.size / 64) for a in jumping(step) if a.store)
 
 
 def contested_cycles(step: Step, chip: CpuChip) -> float:
