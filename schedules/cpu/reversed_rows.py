@@ -126,29 +126,16 @@ class _Row:
 
     def load_into(self, vector: Vector) -> list[Any]:
         """Statements that set a vector to the cells, the last first."""
-        row = self._ramp(vector.width)
-        if self._is_last:
-            return [vector.store(_reversed(tirx.BufferLoad(self.buffer, row), vector.width))]
         cells = self._each(
             vector,
             lambda at, v: tirx.BufferStore(vector.buffer, tirx.BufferLoad(self.buffer, at), [v]),
         )
-        return [cells, vector.store(_reversed(vector.load(), vector.width))]
+        return [cells, vector.store(_reversed(vector))]
 
     def store_from(self, vector: Vector) -> list[Any]:
         """Statements that set the cells to those of a vector, the last first."""
-        if self._is_last:
-            row = self._ramp(vector.width)
-            return [tirx.BufferStore(self.buffer, _reversed(vector.load(), vector.width), row)]
         cells = self._each(vector, lambda at, v: tirx.BufferStore(self.buffer, vector.at(v), at))
-        return [vector.store(_reversed(vector.load(), vector.width)), cells]
-
-    @property
-    def _is_last(self) -> bool:
-        return self.axis == len(self.indices) - 1
-
-    def _ramp(self, width: int) -> list[Any]:
-        return [*self.indices[:-1], tirx.Ramp(self.indices[-1], 1, width)]
+        return [vector.store(_reversed(vector)), cells]
 
     def _each(self, vector: Vector, cell: Callable[[list[Any], Var], Any]) -> Any:
         """One cell after another, in one operation: TVM's ramps are of the last axis alone."""
@@ -161,5 +148,5 @@ class _Row:
         return loop("v", vector.width, at, ForKind.VECTORIZED)
 
 
-def _reversed(row: Any, width: int) -> Any:
-    return tirx.Shuffle([row], list(reversed(range(width))))
+def _reversed(vector: Vector) -> Any:
+    return tirx.Shuffle([vector.load()], list(reversed(range(vector.width))))
