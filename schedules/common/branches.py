@@ -48,7 +48,7 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
         for load in tir.loads(value):
             if load.source not in is_register and load not in done:
                 return False
-        return all(is_float(tir.dtype_of(division)) for division in tir.nodes(value, *_GUARDED))
+        return not any(_may_fail(division) for division in tir.nodes(value, *_GUARDED))
 
     def on_call(call: Call) -> Any:
         if tir.call_name(call) != "prim.if_then_else":
@@ -59,6 +59,11 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
         return tirx.Select(condition, first, second)
 
     return tvm_ffi.structural_map(stmt, (Call, on_call))
+
+
+def _may_fail(division: Any) -> bool:
+    """Return whether a division is of integers, by what may be zero: lanes are decoded by others."""
+    return not is_float(tir.dtype_of(division)) and not tir.as_int(division.b)
 
 
 def unconditional_loads(stmt: Any) -> list[TensorLoad]:

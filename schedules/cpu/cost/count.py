@@ -45,6 +45,9 @@ class Counts:
         Divisions.
     choices : float
         Of ``if_then_else``, which may be branches.
+    extremes : float
+        Of the operations, maxima and minima of integers: one instruction on vectors, and in scalar
+        code a comparison and a jump or a move beside it.
     """
 
     operations: float = 0.0
@@ -53,6 +56,7 @@ class Counts:
     quotients: float = 0.0
     choices: float = 0.0
     products: float = 0.0
+    extremes: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -131,7 +135,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     known : set of int, optional
         Hashes of the expressions that were counted before, which are not counted again.
     """
-    counts = [0.0] * 6
+    counts = [0.0] * 7
     inside: list[Counts] = []
     skip = tvm_ffi.WalkResult.SKIP
 
@@ -171,6 +175,8 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         floats = is_float(tir.dtype_of(node))
         if isinstance(node, tirx.Mul) and not floats:
             counts[5] += size_of(node)
+        if isinstance(node, tirx.Max | tirx.Min) and not floats:
+            counts[6] += 1.0
         dear = isinstance(node, tirx.Cast) and _has_half(node)
         add(3.0 if dear else 1.0, size_of(node))
 
@@ -178,6 +184,8 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         add(1.0, size_of(node.true_value))
         if not _is_extremum(node):
             return None
+        if not is_float(tir.dtype_of(node)):
+            counts[6] += 1.0
         inside.extend(count(value, known) for value in (node.true_value, node.false_value))
         return skip
 
