@@ -74,7 +74,6 @@ def gelu(cells: int, *, vectors: bool, nontemporal: bool = False) -> Any:
     if vectors:
         body = loop("n", _BLOCK // _WIDTH, vector)
         body = tir.seq([clear([*pool.buffers, line]), body])
-        body = with_line_stores(body, ["float32"] if nontemporal else [])
     else:
         body = loop("i", _BLOCK, scalar)
     buffers = [*pool.buffers, line] if vectors else []
@@ -82,6 +81,7 @@ def gelu(cells: int, *, vectors: bool, nontemporal: bool = False) -> Any:
     rows = int_const(cells // _BLOCK, "int32")
     kind = ForKind.PARALLEL if vectors else ForKind.SERIAL
     nest = loop("row", rows, lambda r: kernel.block([(row, rows, r)]), kind)
+    nest = with_line_stores(nest, ["float32"] if nontemporal else [])
     root = SBlockRealize([], True, SBlock([], [], [], "root", nest))
     func = tirx.PrimFunc([x, y], root)
     return func.with_attrs({"global_symbol": "gelu", "s_tir": True, "tirx.noalias": True})

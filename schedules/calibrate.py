@@ -27,7 +27,7 @@ from tvm_scan.errors import ScanError
 from tvm_scan.extraction import extract
 from tvm_scan.library import cumsum, linear_recurrence
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.ir import RUN
+from tvm_scan.schedules.cpu.chains import RUN
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.cost.vectors import block_counts
 from tvm_scan.schedules.cpu.lanes import Lanes

@@ -62,7 +62,7 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
 
 
 def _may_fail(division: Any) -> bool:
-    """Return whether a division is of integers, by what may be zero: lanes are decoded by others."""
+    """Return whether a division is of integers by what may be zero, as no extent of a lane is."""
     return not is_float(tir.dtype_of(division)) and not tir.as_int(division.b)
 
 

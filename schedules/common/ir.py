@@ -56,55 +56,6 @@ def _in_runs(name: str, extent: Any, body: Callable[[Var], Any]) -> Any:
     return tirx.For(run, tir.zero_like(run), runs, ForKind.SERIAL, inner)
 
 
-#: Steps of one chain before those of the next one: a line of float32.
-RUN = 16
-#: Of those, written out one after another: TVM's own passes are slow on long bodies.
-_UNROLL = 4
-
-
-def interleaved_chains(
-    chains: int,
-    extent: Any,
-    across: Callable[[Callable[[Any], Any]], Any],
-    step: Callable[[Any, Any], Any],
-) -> Any:
-    """``extent`` steps of several independent chains, a cache line of each after the other.
-
-    The core's reordering window holds several runs, so that the chains still overlap, while a
-    line of memory is used up at once. Rows that are a power of two apart meet in one set of the
-    first-level cache: changed at every step, four rows of three streams evict each other.
-
-    Parameters
-    ----------
-    chains : int
-        How many chains there are; a single one is not interleaved.
-    extent : Expr
-        Number of steps.
-    across : callable
-        ``across(make)`` is ``make(chain)`` for every chain.
-    step : callable
-        ``step(chain, i)`` is the statement of one step of one chain.
-    """
-    run = RUN if chains > 1 else 1
-    runs, done, rest = whole_parts(extent, run)
-
-    def run_of_each(n: Any) -> Any:
-        def steps(chain: Any) -> Any:
-            if chains == 1:
-                return step(chain, n)
-
-            def part(m: Any) -> Any:
-                first, few = n * run + m * _UNROLL, int_const(_UNROLL, extent)
-                return loop("i", few, lambda i: step(chain, first + i), ForKind.UNROLLED)
-
-            return loop("m", int_const(RUN // _UNROLL, extent), part)
-
-        return across(steps)
-
-    one_by_one = loop("i", rest, lambda i: across(lambda chain: step(chain, done + i)))
-    return tir.seq([loop("n", runs, run_of_each), one_by_one])
-
-
 def in_vectors(extent: int, width: int, make: Callable[[Any], Any], dtype: str) -> Any:
     """``make(i)`` for ``extent`` neighbours, in vectors of ``width`` one after another."""
 

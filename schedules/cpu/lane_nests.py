@@ -21,7 +21,6 @@ from tvm_scan.schedules.common.ir import (
     as_dtype,
     cell_count,
     int_const,
-    interleaved_chains,
     loop,
     when,
 )
@@ -30,6 +29,7 @@ from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_stack
+from tvm_scan.schedules.cpu.chains import interleaved_chains
 from tvm_scan.schedules.cpu.cost.parts import takes_rows_in_vectors
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
@@ -85,11 +85,12 @@ def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
     steps = vectors.scan(start, tir.simplify(extent - start))
     stmts = [vectors.begin(), single.begin(), single.boundary(), head, steps, single.finish()]
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
-    body = with_line_stores(_apart(body, recurrence), vectors.held.dtypes)
+    body = _apart(body, recurrence)
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, vectors.buffers)
     # A single lane needs no pool, whose start costs more than a thousand steps.
     kind = ForKind.SERIAL if tir.as_int(rows) == 1 else ForKind.PARALLEL
-    return loop("row", rows, lambda r: on_stack(kernel).block([(row, rows, r)]), kind)
+    nest = loop("row", rows, lambda r: on_stack(kernel).block([(row, rows, r)]), kind)
+    return with_line_stores(nest, vectors.held.dtypes)
 
 
 def _apart(row: Any, recurrence: Recurrence) -> Any:
@@ -167,9 +168,7 @@ def _lane_nest(
     if tiles is not None:
         stmts.append(tiles.serial_scan(replica, across))
     elif width > 1 and not plan.vectorize:
-        stmts.append(
-            interleaved_chains(width, time.extent, across, lambda u, t: replica.step(t, u))
-        )
+        stmts.append(interleaved_chains(time.extent, across, lambda u, t: replica.step(t, u)))
     else:
 
         def step(t: Any) -> Any:
@@ -193,10 +192,10 @@ def _lane_nest(
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
     if not plan.vectorize:
         body = _apart(body, recurrence)
-    body = with_line_stores(body, tiles.stored if tiles else held.dtypes)
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
     kernel = on_stack(kernel, _arrays(replica, tiles, width) if plan.vectorize else ())
-    return loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
+    nest = loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
+    return with_line_stores(nest, tiles.stored if tiles else held.dtypes)
 
 
 def _arrays(replica: Replica, tiles: LaneTiles | None, width: int) -> list[Var]:

@@ -73,19 +73,27 @@ def line_store(buffer: Var, indices: Sequence[Any], value: Any) -> Any:
     return tirx.Evaluate(tirx.call_extern("int32", name, address, value))
 
 
-def with_line_stores(stmt: Any, dtypes: Sequence[str]) -> Any:
-    """A task with the LLVM functions of its line stores, after which other threads see the lines.
+def with_line_stores(nest: Any, dtypes: Sequence[str]) -> Any:
+    """A loop with the LLVM functions of its line stores, after which other threads see the lines.
+
+    A fence waits until memory has what was stored past the caches, some 150 ns: every thread makes
+    one after all of its iterations.
 
     Parameters
     ----------
-    stmt : Stmt
-        The whole task.
+    nest : Stmt
+        A loop over tasks.
     dtypes : sequence of str
-        Of the buffers that it stores to by lines; without any, the task stays as it is.
+        Of the buffers that tasks store to by lines; without any, the loop stays as it is.
     """
     if not dtypes:
-        return stmt
-    stmt = tir.seq([stmt, tirx.Evaluate(tirx.call_extern("int32", "tvm_scan_fence"))])
+        return nest
+    stmt = tir.seq([nest, tirx.Evaluate(tirx.call_extern("int32", "tvm_scan_fence"))])
+    # TVM removes a loop over one task, and then finds no threads.
+    loops = isinstance(nest, tirx.For) and tir.as_int(nest.extent) != 1
+    if loops and nest.kind == ForKind.PARALLEL:
+        number = tirx.IntImm("int32", 0)
+        stmt = tirx.AttrStmt(number, "pragma_parallel_launch_point", number, stmt)
     return with_llvm(stmt, line_store_ir(dtypes))
 
 

@@ -157,10 +157,11 @@ class VectorPhases:
             "scan_reduce",
             [*self.recurrence.inputs, *self.carries],
             [*self.elements.buffers, *self.carries, *self.recurrence.outputs],
-            when(guard_of(self.recurrence, lanes), with_line_stores(body, vectors.held.dtypes)),
+            when(guard_of(self.recurrence, lanes), body),
             [*vectors.buffers, *reducer.buffers, *held.buffers],
         )
-        return self._parallel(kernel, n, tile, row, chunk)
+        nest = self._parallel(kernel, n, tile, row, chunk)
+        return with_line_stores(nest, vectors.held.dtypes)
 
     def scan(self, n: Any) -> Any:
         """Phase 2: the carry before every piece after the second."""
@@ -200,7 +201,6 @@ class VectorPhases:
                 when(last, tir.seq([left_over, by_step.finish()])),
             ]
         )
-        body = with_line_stores(body, vectors.held.dtypes)
         kernel = Kernel(
             "scan_replay",
             [*self.recurrence.inputs, *self.carries],
@@ -208,7 +208,8 @@ class VectorPhases:
             when(guard_of(self.recurrence, lanes), body),
             vectors.buffers,
         )
-        return self._parallel(kernel, n, tile, row, chunk)
+        nest = self._parallel(kernel, n, tile, row, chunk)
+        return with_line_stores(nest, vectors.held.dtypes)
 
     def _parallel(self, kernel: Kernel, n: Any, tile: Var, row: Var, chunk: Var) -> Any:
         """A block over (tile, row, chunk), the last two in one parallel loop."""

@@ -50,11 +50,12 @@ _NAN = {
 }
 
 
-#: No instruction, but none that LLVM repeats in vectors: it would take rows whose steps are written
-#: out as cells of vectors, and gather every one of them (4 to 7 times as long on a Zen 4).
+#: No instruction, but none that LLVM repeats in vectors, nor moves accesses across: it would take
+#: rows whose steps are written out as cells of vectors, and gather every one of them (4 to 7 times
+#: as long on a Zen 4).
 _NO_VECTORS = """
 define i32 @tvm_scan_apart() alwaysinline {
-  call void asm sideeffect "", ""() memory(inaccessiblemem: readwrite)
+  call void asm sideeffect "", "~{memory}"()
   ret i32 0
 }
 """
@@ -94,7 +95,7 @@ def checked(fast: Any, intact: Any, careful: Any) -> Any:
 
 
 def apart(stmt: Any) -> Any:
-    """Return a statement of a loop that the compiler leaves apart from the next iteration's."""
+    """Return a statement that the compiler leaves apart from what follows, itself included."""
     mark = int_const(1, "int32")
     return tirx.AttrStmt(mark, _APART, mark, stmt)
 

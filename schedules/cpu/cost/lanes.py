@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil, gcd, log2
 
-from tvm_scan.schedules.common.ir import RUN
+from tvm_scan.schedules.cpu.chains import RUN
 from tvm_scan.schedules.cpu.cost.parts import (
     FORWARD,
     LOOP,

@@ -169,7 +169,8 @@ def takes_rows_in_vectors(step: Step, loop: bool = False) -> bool:
         free = step.backwards or not step.history
         compared = step.overlaps and len(step.accesses) <= _FEW
         return step.length <= _INTERLEAVED and (free or compared)
-    return step.length <= _INTERLEAVED and not step.backwards
+    # Reads that others choose are gathered with masks.
+    return step.length <= _INTERLEAVED and not step.backwards and not step.guarded
 
 
 def short_row(step: Step, chip: CpuChip, loop: bool = False) -> float | None:
