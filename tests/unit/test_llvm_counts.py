@@ -32,8 +32,8 @@ def inner_loops(family, plan):
     return loops_in(module), extract(func)
 
 
-def loops_in(module):
-    """Instructions of every loop without another one inside it."""
+def loops_in(module, inner=True):
+    """Instructions of every loop; by default of those without another one inside."""
     code, labels, loops = [], {}, []
     for line in map(str.strip, module.mod.inspect_source("asm").splitlines()):
         if label := re.match(r"(\.LBB\w+):", line):
@@ -43,8 +43,9 @@ def loops_in(module):
             jump = re.match(r"j\w+\s+(\.LBB\w+)", line)
             if jump and jump[1] in labels:
                 loops.append((labels[jump[1]], len(code)))
-    inner = [a for a in loops if not any(a[0] <= b[0] and b[1] < a[1] for b in loops)]
-    return [code[first:last] for first, last in inner]
+    if inner:
+        loops = [a for a in loops if not any(a[0] <= b[0] and b[1] < a[1] for b in loops)]
+    return [code[first:last] for first, last in loops]
 
 
 def is_of_numbers(instruction):
@@ -133,6 +134,62 @@ def test_rows_that_lie_apart_are_gathered_in_no_vector(family, sizes, plan, mcpu
     scheduled = parallelize(func, target, ScanPlan.parse(f"cpu/{plan}"))
     code = tvm.compile(scheduled, target=target).mod.inspect_source("asm")
     assert not re.search(r"v\w*(gather|scatter)", code)
+
+
+@pytest.mark.parametrize("block", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("family", "sizes", "options"),
+    [
+        ("linear_recurrence", (401, 22), {"layout": "bdl", "batch": 1}),
+        ("cummax", (401, 11), {"reverse": True}),
+        ("cumsum", (401, 16), {}),
+    ],
+    ids=str,
+)
+def test_chains_of_several_lanes_are_no_vector(family, sizes, options, block):
+    """LLVM would gather the same steps of neighbouring chains, and take the results apart again."""
+    func = Case(family, sizes, options).func
+    plan = ScanPlan.parse(f"cpu/lanes(lane_block={block})")
+    code = tvm.compile(parallelize(func, TARGET, plan), target=TARGET).mod.inspect_source("asm")
+    assert re.search(r"v(f\w*|add|max)s[sd]\b", code)
+    assert not re.search(r"v(fn?m\w+|mul|add|max)p[sd]\b", code)
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "options", "plan"),
+    [
+        ("cumsum", (100, 56), {}, "lanes(time_vector=16"),
+        ("cumsum", (64, 100), {}, "lanes(lane_block=32, vectorize=True, transpose=True"),
+        ("cumsum", (100, 72), {"axis": 0}, "lanes(lane_block=32, vectorize=True"),
+        ("cumsum", (1, 6400), {}, "lanes(time_vector=16"),
+        ("cumsum", (4, 6400), {}, "three_phase(chunks=2, time_vector=16"),
+    ],
+    ids=str,
+)
+def test_a_thread_fences_its_line_stores_once(family, sizes, options, plan):
+    """A fence waits for memory, which takes as long as a row of a thousand steps."""
+    func = Case(family, sizes, options).func
+    scheduled = parallelize(func, TARGET, ScanPlan.parse(f"cpu/{plan}, nontemporal=True)"))
+    module = tvm.compile(scheduled, target=TARGET)
+    code = module.mod.inspect_source("asm")
+    assert "vmovnt" in code and "sfence" in code
+    assert not any(line.startswith("sfence") for loop in loops_in(module, False) for line in loop)
+
+
+@pytest.mark.parametrize("rows", [3, 40, 64])
+def test_a_choice_by_time_alone_leaves_vectors_of_lanes(rows):
+    """Whatever number of blocks there are, by which a task finds its lanes."""
+    func = Case("logsumexp", (rows * 16, 5), {}).func
+    plan = ScanPlan.parse("cpu/lanes(lane_block=16, vectorize=True)")
+    text = parallelize(func, TARGET, plan).script()
+    assert "T.vectorized(16)" in text and "if_then_else" not in text
+
+
+def test_a_maximum_of_integers_is_compared_first_in_scalar_code():
+    for dtype, extremes in (("int32", 1), ("int64", 1), ("float32", 0)):
+        step = step_of(extract(Case("cummax", (4, 1000), {"dtype": dtype}).func))
+        assert step.body.extremes == extremes
+        assert step.body.operations == 1
 
 
 @pytest.mark.parametrize(
