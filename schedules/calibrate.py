@@ -28,6 +28,7 @@ from tvm_scan.extraction import extract
 from tvm_scan.library import cumsum, linear_recurrence
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cpu.chains import RUN
+from tvm_scan.schedules.cpu.cost.lanes import TAKEN
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.cost.vectors import block_counts
 from tvm_scan.schedules.cpu.lanes import Lanes
@@ -55,8 +56,8 @@ _LANES, _RUNS = 8, 1024
 _INTERLEAVED = ScanPlan.of("cpu", "lanes", lane_block=_LANES)
 #: Steps of rows that do not meet in a set of the nearest cache.
 _ROW = 1000
-#: Lanes in a vector, and cycles of a step beside its cells.
-_ROWS, _STEP = Lanes(lane_block=_LANES, vectorize=True), 2.4
+#: Lanes in a vector.
+_ROWS = Lanes(lane_block=_LANES, vectorize=True)
 #: Vectors of time: of most shuffles for an operation, and of fewest.
 _RUNS_OF_TIME = Lanes(time_vector=64, time_runs=True)
 _VECTORS_OF_TIME = (_RUNS_OF_TIME, Lanes(time_vector=32))
@@ -134,7 +135,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
     of_integers, products, each = blocks(_RUNS_OF_TIME, "int32")
     # Eight rows in a vector, of which every step puts two cells in and takes one out.
     rows = schedule_nests(linear_recurrence(_LANES, _ROW), _target(), _ROWS)
-    apart = step(rows, steps=3 * _LANES * _ROW) / cycle
+    apart = (step(rows, steps=_LANES * _ROW) / cycle - TAKEN) / 2
     pooled = schedule_nests(cumsum(2, 1), _target(), ScanPlan.of("cpu", "lanes"))
     wake = max(1e-8, _least(_loop(pooled), seconds) - start)
     near = _copied(known.nearest // 4, 1, 2, seconds)
@@ -152,7 +153,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
         # Of 64 bytes; see ``with_features``.
         mixed_issue=mixed if chip.vector_bytes == 64 else mixed / 2,
         integer_product=max(1.0, 1.0 + (each * mixed - of_integers) / products),
-        apart=max(0.05, apart - _STEP / (3 * _LANES)),
+        apart=max(0.05, apart),
         forward=max(1.0, step(cumsum(_COLUMNS, _STEPS, axis=0)) / cycle - summed),
         window=2.0 * RUN * max(0.5, product / max(0.1, taken) - 1.0),
         start=start,

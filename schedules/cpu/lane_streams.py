@@ -30,6 +30,10 @@ class Stream:
     is_output: bool
 
 
+#: Steps of a tile of cells of four bytes, a line of memory: shorter rows gain nothing by tiles.
+TILE_STEPS = 16
+
+
 def takes_lane_tiles(recurrence: Recurrence) -> bool:
     """Return whether a step reads or writes rows along time that lie a row apart for every lane."""
     if not recurrence.lanes or recurrence.guard is not None:

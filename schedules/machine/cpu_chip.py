@@ -26,7 +26,7 @@ class CpuChip:
     integer_product : float
         Operations of a product of integers in a vector: halves of it, on one port of Intel's.
     apart : float
-        Cycles of a cell that is put into a vector, or taken out of it, by itself.
+        Cycles of a cell that is put into a vector of less than 64 bytes by itself.
     forward : float
         Cycles until the load of a vector finds what the store before it has written.
     call : float

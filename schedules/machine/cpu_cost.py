@@ -34,6 +34,8 @@ class CpuWork:
         Cycles of one core while the others wait.
     footprint : float
         Bytes of all that is passed over.
+    contested : float
+        Cycles more of all tasks together if they run on several cores.
     """
 
     cycles: float
@@ -44,6 +46,7 @@ class CpuWork:
     alone: float = 0.0
     scattered: float = 0.0
     footprint: float = 0.0
+    contested: float = 0.0
 
     def __add__(self, other: CpuWork) -> CpuWork:
         return CpuWork(
@@ -55,6 +58,7 @@ class CpuWork:
             self.alone + other.alone,
             self.scattered + other.scattered,
             max(self.footprint, other.footprint),
+            self.contested + other.contested,
         )
 
 
@@ -94,7 +98,8 @@ def cpu_cost(work: CpuWork, chip: CpuChip, cores: int) -> CpuCost:
     """
     used = min(float(cores), work.tasks) if work.joins else 1.0
     rounds = ceil(work.tasks / used) * used / work.tasks if work.tasks < 16 * used else 1.0
-    busy = work.cycles * chip.cycle * rounds / used
+    cycles = work.cycles + (work.contested if used > 1 else 0.0)
+    busy = cycles * chip.cycle * rounds / used
     rate = chip.rate(work.footprint, used)
     memory = (
         work.moved / rate
@@ -102,7 +107,9 @@ def cpu_cost(work: CpuWork, chip: CpuChip, cores: int) -> CpuCost:
         + work.past * chip.past / chip.rate(float("inf"), used)
     )
     less, more = sorted((busy, memory))
-    pool, alone = chip.start + work.joins * chip.wake, work.alone * chip.cycle
+    # A pool of one thread wakes nobody.
+    woken = work.joins * chip.wake if cores > 1 else 0.0
+    pool, alone = chip.start + woken, work.alone * chip.cycle
     return CpuCost(
         # Bounds of like size are not met together.
         seconds=pool + alone + more + _NOT_HIDDEN * less,

@@ -25,14 +25,20 @@ from tvm_scan.schedules.cpu.cost.parts import (
     vectors_of,
     with_more,
 )
-from tvm_scan.schedules.cpu.cost.step import Step
+from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.cost.vectors import vector_scan
+from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS
 from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, block_sizes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
-#: Cycles of a cell that is put into one of several vectors, or taken out of it, by itself.
+#: Cycles of a cell that is put into a row of a tile, or taken out of it, by itself.
 _APART = 0.65
+#: Cycles of a cell that is taken out of a vector and stored by itself: there is one such store in a
+#: cycle. Of 4, 8 and 16 lanes with one or two inputs a Zen 4 takes 1.05 or 1.3 cycles a cell.
+TAKEN = 0.65
+#: How much longer it takes to put a cell into a vector of 64 bytes, of which there are more parts.
+_WHOLE = 1.9
 #: The same more for a cell of less than 4 bytes.
 _NARROW = 0.3
 #: Lines that come one by one in the time of a line of a strip whose next one is a row apart: often
@@ -41,6 +47,10 @@ _OPENED = 2.2
 #: Rows that a core's prefetcher follows at a time; of two inputs and an output, those of 4 lanes
 #: were as fast as of 2, of 8 took 1.4 times, of 16 five times as long.
 _FOLLOWED = 16
+#: Cycles around a block, and around each of its lanes.
+_BLOCK, _LANE = 10.0, 3.0
+#: Cycles of the accesses of a row of a tile on its way.
+_TILE = 4.5
 #: Bytes of a way of the nearest cache, whose sets are found before the page of an address is.
 _PAGE = 4096
 
@@ -50,9 +60,9 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     memory = memory_of(step, chip, past_share(plan, step))
     if plan.time_vector:
         joins = 0.0 if step.rows == 1 else 1.0
-        scan = vector_scan(plan, step, chip, step.length)
-        cycles = step.rows * (scan + contested_cycles(step, chip))
-        return CpuWork(cycles, float(step.rows), joins, **memory)
+        cycles = step.rows * vector_scan(plan, step, chip, step.length)
+        contested = step.rows * contested_cycles(step, chip)
+        return CpuWork(cycles, float(step.rows), joins, **memory, contested=contested)
     width = min(plan.lane_block, step.lanes)
     outer = step.rows / step.lanes
     total = CpuWork(0.0, 1.0, 0.0, 0.0)
@@ -64,7 +74,8 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         of_block, tasks = _block(plan, step, chip, size), outer * blocks
         work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=of_block)
         if tasks > 1:
-            work = CpuWork(tasks * (of_block + contested_cycles(step, chip)), tasks, 1.0, 0.0)
+            contested = tasks * contested_cycles(step, chip)
+            work = CpuWork(tasks * of_block, tasks, 1.0, 0.0, contested=contested)
         total += work
     if memory["footprint"] > chip.private * min(chip.cores, total.tasks):
         if plan.transpose:
@@ -116,7 +127,7 @@ def _jumping(step: Step, chip: CpuChip, width: int) -> float:
 
 def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a task: ``size`` lanes over all steps."""
-    overhead = 10.0 + 2.0 * size
+    overhead = _BLOCK + _LANE * size
     chain = latency_of(step.scalar_chain, chip)
     if size == 1 or not plan.vectorize or not step.in_vectors:
         if step.state:
@@ -134,8 +145,8 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
         return overhead + step.length * (each + jump_cycles(step, chip, size))
     chain = latency_of(step.chain, chip, not plan.library_math)
     if plan.transpose and size % 16 == 0:
-        whole, rest = divmod(step.length, 16)
-        cycles = 16 * whole * max(_across(plan, step, chip, size, tiled=True), chain)
+        whole, rest = divmod(step.length, TILE_STEPS)
+        cycles = TILE_STEPS * whole * max(_across(plan, step, chip, size, tiled=True), chain)
         return overhead + cycles + rest * max(_across(plan, step, chip, size), chain)
     # The next block begins while the last steps of this one wait.
     chain /= ahead_of(step, chip, step.length, size)
@@ -147,8 +158,9 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
 
 def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool = False) -> float:
     """Cycles of a step of ``size`` lanes in vectors; in tiles, with squares to and from memory."""
+    together = all(a.along_lane in (0, 1) for a in moving(step))
     cycles = (
-        (0.0 if tiled else 2.0)
+        (2.0 if together and not tiled else 0.0)
         + _unhidden(step, chip, size)
         + vector_cycles(step.body, size, chip, plan.ldexp, plan.library_math)
     )
@@ -157,15 +169,23 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
         if tiled and a.along_time in (1, -1) and a.along_lane:
             side = 64 / max(4, a.size)
             # Per row of a square: its levels of shuffles, and four accesses on the way.
-            cycles += vectors * (log2(side) / chip.shuffle_issue + 3.0) * a.times
+            cycles += vectors * (log2(side) / chip.shuffle_issue + _TILE) * a.times
         elif a.along_lane in (0, 1):
             cycles += vectors * a.issued
         else:
             # Lane by lane, put into vectors and taken out of them by shuffles.
-            apart = chip.apart if size < VECTOR and not tiled else _APART
             narrow = _NARROW if a.size < 4 and not tiled else 0.0
-            cycles += size * a.times * (apart + narrow)
+            cycles += size * a.times * (_cell_cycles(a, chip, size, tiled) + narrow)
     return cycles + (1.0 if tiled else 0.0)
+
+
+def _cell_cycles(a: Access, chip: CpuChip, size: int, tiled: bool) -> float:
+    """Cycles of a cell of a vector that is read or written by itself."""
+    if tiled:
+        return _APART
+    if a.store:
+        return TAKEN
+    return chip.apart * (_WHOLE if size * a.size >= 64 else 1.0)
 
 
 def _unhidden(step: Step, chip: CpuChip, size: int) -> float:

@@ -19,7 +19,7 @@ _CALL_SHARE = 0.28
 #: Instructions that go round with a loop.
 LOOP = 1.6
 #: Cycles until a load finds what the store before it has written.
-FORWARD = 3.5
+FORWARD = 5.0
 #: Steps of rows that LLVM takes in vectors of rows, as groups of interleaved accesses.
 _INTERLEAVED = 8
 #: The same where rows are neighbours in memory, and where a loop reads what it has written: more
@@ -32,10 +32,14 @@ _FEW = 3
 _ACCESS, _WIDEST = 1.4, 32
 #: Cycles of a cell of a vector that is read, and written, where cells lie apart.
 GATHERED, SCATTERED = 1.0, 2.8
-#: Cycles of a store to a line that another core writes, too.
-_CONTESTED = 6.0
-#: Cycles of a store to a line that no prefetcher has brought near.
-_JUMP = 10.0
+#: Bytes of a row of lanes that cores share: shorter ones are written in one go, of longer ones the
+#: prefetchers of one core leave the others' lines alone.
+_SHARED = (64, 256)
+#: Cycles of a step whose lines, or the lines beside them, another core writes, too: what is beyond
+#: the private caches, and beyond all of them.
+_CONTESTED = (8.0, 40.0)
+#: Cycles of a store to a line that no prefetcher has brought near: the first ones of a strip.
+_JUMP, _FIRST = 16.0, 2.0
 
 
 def latency_of(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
@@ -207,12 +211,17 @@ def jump_cycles(step: Step, chip: CpuChip, size: int) -> float:
     """
     if step.loads + step.stores <= chip.nearest or size >= step.lanes:
         return 0.0
-    return sum(_JUMP * max(1.0, size * a.size / 64) for a in jumping(step) if a.store)
+    lines = (max(1.0, size * a.size / 64) for a in jumping(step) if a.store)
+    return sum(_JUMP * min(_FIRST, n) for n in lines)
 
 
 def contested_cycles(step: Step, chip: CpuChip) -> float:
-    """Cycles of a lane whose neighbours in a line are written by other cores meanwhile."""
+    """Cycles of a lane, or of a block of them, if other cores write to its lines or beside them.
+
+    What the private caches hold stays there; of the rest each core asks for the others' lines, too.
+    """
     stores = [a for a in moving(step) if a.store and a.along_lane == 1]
-    if chip.cores < 2 or step.rows < 2 or not stores or step.lanes * stores[0].size > 128:
+    touched, (least, most) = step.loads + step.stores, _SHARED
+    if not stores or not least <= step.lanes * stores[0].size <= most or touched <= chip.private:
         return 0.0
-    return _CONTESTED * step.length
+    return step.length * _CONTESTED[touched > 0.75 * chip.shared]
