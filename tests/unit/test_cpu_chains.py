@@ -12,7 +12,9 @@ from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.cpu.cost.count import chain_of
 from tvm_scan.schedules.cpu.cost.parts import latency_of, vector_cycles
 from tvm_scan.schedules.cpu.cost.step import step_of
+from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_cost import cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
 AVX2 = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
@@ -105,3 +107,56 @@ def test_lanes_of_long_chains_are_vectors_where_the_scheduler_is_small():
     machine = replace(Machine.of(AVX2), chip=chip)
     chosen = decide(AVX2, extract(Case("clamped", (322, 1168)).func), machine).chosen.plan
     assert chosen.vectorize, chosen
+
+
+def work_of(family, sizes, plan, **options):
+    step = step_of(extract(Case(family, sizes, options).func))
+    return ScanPlan.parse(plan).work(step, CHIP)
+
+
+@pytest.mark.parametrize("lanes", [8, 16, 64, 128])
+def test_cores_contest_the_lines_of_rows_that_they_share(lanes):
+    """Of 64 to 256 bytes, beyond the private caches; one core contests nothing."""
+    plan = "cpu/lanes(lane_block=4, vectorize=True)"
+    near, far = (work_of("ema", (lanes, length), plan, layout="ld") for length in (100, 1 << 20))
+    assert near.contested == 0
+    assert (far.contested > 0) == (lanes in (16, 64))
+    one, two = (cpu_cost(far, CHIP, cores).busy for cores in (1, 2))
+    plain = replace(far, contested=0.0)
+    assert one == cpu_cost(plain, CHIP, 1).busy
+    assert (two > cpu_cost(plain, CHIP, 2).busy) == (lanes in (16, 64))
+
+
+def test_a_strip_waits_for_its_first_lines():
+    """The prefetcher has brought the others."""
+    sizes = (4096, 512)
+    first, some, many = (
+        work_of("ema", sizes, f"cpu/lanes(lane_block={width}, vectorize=True)", layout="ld").cycles
+        for width in (32, 64, 1024)
+    )
+    assert first > 1.2 * some > 1.4 * many
+
+
+def test_a_cell_that_is_stored_alone_takes_more_than_one_that_is_read():
+    plan = "cpu/lanes(lane_block=8, vectorize=True)"
+    sums, gated = (work_of(f, (64, 100), plan).cycles for f in ("cumsum", "linear_recurrence"))
+    assert sums < gated < 1.5 * sums
+
+
+def test_a_pool_of_one_thread_wakes_nobody():
+    work = work_of("cumsum", (64, 100), "cpu/lanes(lane_block=4)")
+    assert work.joins == 1
+    one, two = (cpu_cost(work, CHIP, cores).pool for cores in (1, 2))
+    assert one == CHIP.start
+    assert two == CHIP.start + CHIP.wake
+
+
+@pytest.mark.parametrize("length", [5, 15, 16, 40])
+def test_rows_shorter_than_a_tile_are_in_none(length):
+    recurrence = extract(Case("cumsum", (256, length)).func)
+    machine = Machine.of(AVX2)
+    listed = list(Lanes.shortlist(recurrence, machine))
+    tried = [plan for branch in Lanes.space(recurrence, machine) for plan in branch.plans()]
+    assert any(plan.vectorize for plan in listed) and any(plan.vectorize for plan in tried)
+    assert any(plan.transpose for plan in listed) == (length >= 16)
+    assert any(plan.transpose for plan in tried) == (length >= 16)
