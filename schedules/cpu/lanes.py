@@ -29,6 +29,8 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Serial, Tiles
 
+#: Lanes that a default may take at once where they lie rows apart.
+_WHOLE = 256
 #: Calls for which ``library_math`` decides.
 _TRANSCENDENTAL = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow")
 
@@ -153,8 +155,10 @@ class Lanes(CpuPlan):
         """Vectors of lanes: strips of memory rows where lanes are neighbours there."""
         neighbours = any(a.along_lane == 1 for a in step.accesses)
         base = cls(vectorize=True, ldexp=ldexp)
-        for width in powers(4, 2048 if neighbours else 16):
-            if width <= step.lanes:
+        # All lanes at once need no pool, of which few short rows take less than it takes to wake.
+        whole = 1 << (step.lanes.bit_length() - 1)
+        for width in powers(4, 2048 if neighbours or whole <= _WHOLE else 16):
+            if width <= step.lanes and (neighbours or width <= 16 or width == whole):
                 for line in past if neighbours and width >= 16 else (False,):
                     yield base.with_(lane_block=width, nontemporal=line)
 

@@ -160,3 +160,30 @@ def test_rows_shorter_than_a_tile_are_in_none(length):
     assert any(plan.vectorize for plan in listed) and any(plan.vectorize for plan in tried)
     assert any(plan.transpose for plan in listed) == (length >= 16)
     assert any(plan.transpose for plan in tried) == (length >= 16)
+
+
+def test_of_short_rows_beyond_the_caches_every_line_comes_each_time():
+    """Half a row of 128 bytes at a time moves as much as all of it, twice; not within the caches."""
+    plans = [f"cpu/lanes(lane_block={width}, vectorize=True)" for width in (32, 16, 8)]
+    for length, times in ((700, (1, 2)), (1 << 18, (2, 4))):
+        whole, *others = (work_of("ema", (32, length), plan, layout="ld").moved for plan in plans)
+        assert tuple(round(other / whole) for other in others) == times
+
+
+def test_all_lanes_of_few_short_rows_may_be_one_block():
+    """It needs no pool, which takes longer to wake."""
+    machine = Machine.of(AVX2)
+    for lanes, widest in ((203, 128), (300, 256), (5000, 16)):
+        listed = Lanes.shortlist(extract(Case("cumsum", (lanes, 7)).func), machine)
+        assert max(plan.lane_block for plan in listed if plan.vectorize) == widest
+
+
+def test_long_vectors_with_runs_leave_the_registers():
+    sizes, plan = (1, 1 << 12), "cpu/lanes(time_vector={}, time_runs=True)"
+    of = [
+        work_of("cumsum", sizes, plan.format(width), dtype=dtype).alone
+        or work_of("cumsum", sizes, plan.format(width), dtype=dtype).cycles
+        for dtype, width in (("float64", 32), ("float64", 64), ("float32", 64))
+    ]
+    assert of[1] > 1.1 * of[0]
+    assert of[2] < of[0]

@@ -120,13 +120,19 @@ def past_share(plan: CpuPlan, step: Step) -> float:
 
 
 def fetched_again(step: Step, chip: CpuChip, rows_at_once: float) -> float:
-    """Bytes of lines that are fetched again for every lane where lanes are neighbours."""
-    extra = 0.0
+    """Bytes of lines that are fetched again for every lane where lanes are neighbours.
+
+    Of short rows beyond the private caches all lines come, whichever are asked for.
+    """
+    extra, beyond = 0.0, step.loads + step.stores > chip.private
     for a in moving(step):
         if a.along_time in (1, -1, 0, None) or not a.along_lane:
             continue
-        used = min(64.0, rows_at_once * a.size * abs(a.along_lane))
-        again = min(64 / used, max(1.0, step.lanes / rows_at_once))
+        cell = a.size * abs(a.along_lane)
+        row = step.lanes * cell
+        span = max(64.0, row) if beyond and row <= _SHARED[1] else 64.0
+        used = min(span, rows_at_once * cell)
+        again = min(span / used, max(1.0, step.lanes / rows_at_once))
         # The lines of a column stay only where all of them fit.
         if step.length * 64 > chip.nearest:
             extra += step.rows * step.length * a.size * (again - 1)
