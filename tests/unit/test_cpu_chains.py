@@ -163,11 +163,14 @@ def test_rows_shorter_than_a_tile_are_in_none(length):
 
 
 def test_of_short_rows_beyond_the_caches_every_line_comes_each_time():
-    """Half a row of 128 bytes at a time moves as much as all of it, twice; not within the caches."""
+    """A line of a row of two is as much as the row; within the caches it is a line."""
     plans = [f"cpu/lanes(lane_block={width}, vectorize=True)" for width in (32, 16, 8)]
-    for length, times in ((700, (1, 2)), (1 << 18, (2, 4))):
-        whole, *others = (work_of("ema", (32, length), plan, layout="ld").moved for plan in plans)
-        assert tuple(round(other / whole) for other in others) == times
+    near, far = (
+        [work_of("ema", (32, length), plan, layout="ld").moved for plan in plans]
+        for length in (700, 1 << 18)
+    )
+    assert near[0] == near[1] < 0.6 * near[2]
+    assert far[0] < 0.7 * far[1] < 0.7 * 0.7 * far[2]
 
 
 def test_all_lanes_of_few_short_rows_may_be_one_block():
