@@ -135,6 +135,11 @@ def test_a_strip_waits_for_its_first_lines():
         for width in (32, 64, 1024)
     )
     assert first > 1.2 * some > 1.4 * many
+    held, beyond = (
+        work_of("ema", (1024, steps), "cpu/lanes(lane_block=32, vectorize=True)", layout="ld")
+        for steps in (50, 500)
+    )
+    assert beyond.cycles > 15 * held.cycles
 
 
 def test_a_cell_that_is_stored_alone_takes_more_than_one_that_is_read():
@@ -190,3 +195,25 @@ def test_long_vectors_with_runs_leave_the_registers():
     ]
     assert of[1] > 1.1 * of[0]
     assert of[2] < of[0]
+
+
+def test_a_cell_beside_a_state_waits_for_the_ports():
+    """Of rows in vectors, and in tiles: which of the two is chosen."""
+    plain, tiles = (
+        work_of("selective_scan", (2, 32, 1024, 16), plan, layout="bdl").cycles
+        for plan in (
+            "cpu/lanes(lane_block=16, vectorize=True)",
+            "cpu/lanes(lane_block=16, vectorize=True, transpose=True)",
+        )
+    )
+    assert tiles < plain
+
+
+def test_llvm_gathers_no_rows_of_many_arrays_that_may_overlap():
+    """It would compare the addresses of all of them: the loop stays as it is."""
+    chip = replace(CHIP, vector_bytes=64)
+    resets, sums = (
+        ScanPlan.parse("cpu/sequential()").work(step_of(extract(case.func)), chip).cycles
+        for case in (Case("resets", (512, 12)), Case("cumsum", (512, 12)))
+    )
+    assert resets < 1.5 * sums

@@ -37,6 +37,8 @@ _APART = 0.65
 #: Cycles of a cell that is taken out of a vector and stored by itself: there is one such store in a
 #: cycle. Of 4, 8 and 16 lanes with one or two inputs a Zen 4 takes 1.05 or 1.3 cycles a cell.
 TAKEN = 0.65
+#: Cycles of either where the vectors of a state keep the ports busy.
+_BUSY = 1.2
 #: How much longer it takes to put a cell into a vector of 64 bytes, of which there are more parts.
 _WHOLE = 1.9
 #: The same more for a cell of less than 4 bytes.
@@ -175,14 +177,17 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
         else:
             # Lane by lane, put into vectors and taken out of them by shuffles.
             narrow = _NARROW if a.size < 4 and not tiled else 0.0
-            cycles += size * a.times * (_cell_cycles(a, chip, size, tiled) + narrow)
+            each = _cell_cycles(a, chip, size, tiled, busy=step.state)
+            cycles += size * a.times * (each + narrow)
     return cycles + (1.0 if tiled else 0.0)
 
 
-def _cell_cycles(a: Access, chip: CpuChip, size: int, tiled: bool) -> float:
+def _cell_cycles(a: Access, chip: CpuChip, size: int, tiled: bool, *, busy: bool) -> float:
     """Cycles of a cell of a vector that is read or written by itself."""
     if tiled:
         return _APART
+    if busy:
+        return _BUSY
     if a.store:
         return TAKEN
     return chip.apart * (_WHOLE if size * a.size >= 64 else 1.0)

@@ -13,6 +13,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     fetched_again,
     instructions_of,
     latency_of,
+    may_reorder,
     memory_of,
     moving,
     short_row,
@@ -55,6 +56,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
         and step.length <= _GATHERING
         and step.rows >= 16
         and not step.body.calls
+        and may_reorder(step)
     ):
         # LLVM takes rows as cells of vectors, whatever lies between them.
         apart = sum(SCATTERED if a.store else GATHERED for a in moving(step))

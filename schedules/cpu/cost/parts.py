@@ -38,8 +38,9 @@ _SHARED = (64, 256)
 #: Cycles of a step whose lines, or the lines beside them, another core writes, too: what is beyond
 #: the private caches, and beyond all of them.
 _CONTESTED = (8.0, 40.0)
-#: Cycles of a store to a line that no prefetcher has brought near: the first ones of a strip.
-_JUMP, _FIRST = 16.0, 2.0
+#: Cycles of a store to a line that no prefetcher has brought near, from the private cache and from
+#: beyond; these are the first ones of a strip.
+_JUMP, _FIRST = (4.0, 16.0), 2.0
 
 
 def latency_of(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
@@ -177,10 +178,14 @@ def takes_rows_in_vectors(step: Step, loop: bool = False) -> bool:
     if loop:
         # Reads of what was written stay apart, but where it compares the addresses of few arrays.
         free = step.backwards or not step.history
-        compared = step.overlaps and len(step.accesses) <= _FEW
-        return step.length <= _INTERLEAVED and (free or compared)
+        return step.length <= _INTERLEAVED and (free or (step.overlaps and may_reorder(step)))
     # Reads that others choose are gathered with masks.
     return step.length <= _INTERLEAVED and not step.backwards and not step.guarded
+
+
+def may_reorder(step: Step) -> bool:
+    """Return whether LLVM knows, or compares, that the arrays of the loop do not overlap."""
+    return not step.overlaps or len(step.accesses) <= _FEW
 
 
 def short_row(step: Step, chip: CpuChip, loop: bool = False) -> float | None:
@@ -217,17 +222,21 @@ def jump_cycles(step: Step, chip: CpuChip, size: int) -> float:
     """
     if step.loads + step.stores <= chip.nearest or size >= step.lanes:
         return 0.0
+    jump = _JUMP[step.loads + step.stores > chip.private]
     lines = (max(1.0, size * a.size / 64) for a in jumping(step) if a.store)
-    return sum(_JUMP * min(_FIRST, n) for n in lines)
+    return sum(jump * min(_FIRST, n) for n in lines)
 
 
 def contested_cycles(step: Step, chip: CpuChip) -> float:
     """Cycles of a lane, or of a block of them, if other cores write to its lines or beside them.
 
-    What the private caches hold stays there; of the rest each core asks for the others' lines, too.
+    A line of several is written by one core after the other. Of lines side by side, what the
+    private caches hold stays there; of the rest each core asks for the others' lines, too.
     """
     stores = [a for a in moving(step) if a.store and a.along_lane == 1]
     touched, (least, most) = step.loads + step.stores, _SHARED
-    if not stores or not least <= step.lanes * stores[0].size <= most or touched <= chip.private:
+    row = step.lanes * stores[0].size if stores else 0
+    held = chip.nearest if row == least else chip.private
+    if not least <= row <= most or touched <= held:
         return 0.0
     return step.length * _CONTESTED[touched > 0.75 * chip.shared]
