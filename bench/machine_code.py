@@ -1,11 +1,11 @@
 """Count the machine code of our default kernels and of published ones for the same work.
 
-    python -m bench.machine_code [--quick] [--peers FOLDER] \\
+    python -m bench.machine_code [--quick] [--peers FOLDER | --kept JSON] \\
         [--json bench/results/machine_code.json] [--markdown docs/cuda/machine_code.md]
 
 All are compiled for sm_90 by the nvcc on the PATH, and disassembled by nvdisasm; no GPU is needed.
 ``python -m bench.gpu_fetch FOLDER`` brings the peers' sources; what is missing is left out, with
-the reason.
+the reason. Peers do not change with our kernels: ``--kept`` takes their rows of an earlier result.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -228,10 +229,18 @@ def _compiled_for(
     return rows if rows[1]["mufu"] < rows[0]["mufu"] else rows[:1]
 
 
-def rows_of(case: Case, peers: Path | None, folder: Path) -> list[dict[str, Any]]:
-    """Count ours and all peers of a case; of one that is not there, why."""
-    rows = _ours(case, folder)
+def rows_of(
+    case: Case, peers: Path | None, folder: Path, kept: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """Count ours and all peers of a case; of one that is not there, why.
+
+    Peers that have a row in ``kept`` are not counted again.
+    """
+    rows, counted_before = _ours(case, folder), {row["who"]: row for row in kept}
     for peer in case.peers:
+        if peer.name in counted_before:
+            rows.append(counted_before[peer.name])
+            continue
         row: dict[str, Any] = {"who": peer.name, "threads": peer.threads, "bytes": peer.bytes}
         try:
             code = code_of(peer.library, folder, peers)
@@ -250,6 +259,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="where the result is written")
     parser.add_argument("--markdown", type=Path, help="where the page is written")
     parser.add_argument("--peers", type=Path, help="what bench.gpu_fetch brought")
+    parser.add_argument("--kept", type=Path, help="an earlier result, whose rows of peers stay")
     parser.add_argument("--quick", action="store_true", help="one case")
     asked = parser.parse_args()
     nvcc = shutil.which("nvcc")
@@ -257,6 +267,12 @@ def main() -> int:
         print("expected nvcc and nvdisasm (pip: nvidia-cuda-nvdisasm) on the PATH", file=sys.stderr)
         return 1
     version = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    kept: dict[str, Any] = {}
+    if asked.kept:
+        kept = json.loads(asked.kept.read_text(encoding="utf-8"))
+        if version.splitlines()[-2].rpartition(" ")[2] != kept["nvcc"]:
+            print(f"expected rows of this nvcc, found those of {kept['nvcc']}", file=sys.stderr)
+            return 1
     found: dict[str, Any] = {
         "machine": machine(Target.from_device("cpu")),
         "nvcc": version.splitlines()[-2].rpartition(" ")[2],
@@ -265,7 +281,8 @@ def main() -> int:
     }
     for name in list(CASES)[: 1 if asked.quick else None]:
         with tempfile.TemporaryDirectory(prefix="machine-code-") as scratch:
-            found["cases"][name] = rows_of(CASES[name], asked.peers, Path(scratch))
+            before = kept.get("cases", {}).get(name, ())
+            found["cases"][name] = rows_of(CASES[name], asked.peers, Path(scratch), before)
             if pairs := _in_pairs(CASES[name], Path(scratch)):
                 found["pairs"][name] = pairs
         for row in found["cases"][name]:

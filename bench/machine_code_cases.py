@@ -16,7 +16,7 @@ from tvm_scan import ScanPlan, default_plan, extract, library
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.state_split import NoSplit, split_of
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_steps
-from tvm_scan.schedules.gpu.walk.exchange import TOGETHER
+from tvm_scan.schedules.gpu.walk.passes import steps_of_passes
 
 __all__ = ["CASES", "LATER", "TARGET", "Case", "Part", "Peer", "default_of", "parts_of"]
 
@@ -139,10 +139,9 @@ def parts_of(plan: ScanPlan, recurrence: Recurrence) -> tuple[Part, ...]:
         return (Part(r"_kernel$", each, whole=True), Part(r"_kernel_2$", each, whole=True))
     split = split_of(recurrence)
     if plan.algorithm == "lanes" and not fields.chunks and not isinstance(split, NoSplit):
-        shared, items = fields.threads_per_lane, fields.items_per_thread
-        states = split.states / shared
-        steps = [walk_steps(fields)] if fields.block_load == "transposed" else []
-        steps += [shared * items, min(TOGETHER, shared) * items]
+        states = split.states / fields.threads_per_lane
+        outer = [walk_steps(fields)] if fields.block_load == "transposed" else []
+        steps = [*outer, *steps_of_passes(fields, int(states))]
         inner = [n for n, before in zip(steps[1:], steps, strict=False) if n < before]
         return (Part(r"_kernel$", tuple(n * states for n in (steps[0], *inner))),)
     raise ValueError(f"bench.machine_code: expected a walk of shared lanes or tiles, found {plan}")

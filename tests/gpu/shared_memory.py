@@ -39,6 +39,7 @@ def _accesses(source, name):
             .replace("(int)blockIdx.x", "0")
             .replace("(int)threadIdx.y", "0")
         )
+        expression = re.sub(r"\(int(64_t)?\)", "", expression)
         assert re.fullmatch(r"(?:[\w\s()+*&%-]|>>)+", expression), expression
         step = 16 if declared[1] == "float4" else 4
         before = source[: declared.end() + match.start()].rpartition("\n")[2]

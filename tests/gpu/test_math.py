@@ -149,6 +149,8 @@ def test_what_the_flag_makes_of_the_default_plan():
         return Counter(re.findall(r"\b(?:div|ex2|rcp|(?:\w+\.)+ftz)[\w.]*", ptx))
 
     off, on = special(default), special(default, FLAG)
+    # One division of a lane, before its first step: how many equal steps its first exponent is.
+    assert off.pop("div.rn.f32") == on["div.approx.ftz.f32"] == 1
     assert off.keys() == {"ex2.approx.ftz.f32", "rcp.approx.ftz.f32"}
     assert {key: on[key] for key in off} == off
     assert {"add.ftz.f32", "mul.ftz.f32", "fma.rn.ftz.f32"} <= on.keys()

@@ -1,5 +1,7 @@
 """Gates with exponents in equal steps: found at run time, and within the error of the others."""
 
+import re
+
 import numpy as np
 import pytest
 from tvm.script import tirx as T
@@ -97,6 +99,19 @@ def test_a_warp_decides_for_all_its_lanes(both):
     arrays["A"][::16, 15] = np.nan
     got, plain = both(arrays)
     assert got.tobytes() == plain.tobytes()
+
+
+def test_threads_of_a_lane_have_one_step():
+    """The owner of a step sends its product with the step, which the exponents of all must have."""
+    func, plan = library.selective_scan(1, CHANNELS, LENGTH, STATES), PLANS["two threads"]
+    arrays = inputs(np.where(STEPS < -STATES // 2, 2 * STEPS, STEPS), LENGTH)
+    args = [*arrays.values(), np.full((1, CHANNELS, LENGTH), 77, "float32")]
+    scheduled = parallelize(func, CUDA_TARGET, plan)
+    assert re.search(r"mine0_ptr\[0\] = \(\w+_kept_ptr\[0\] \* A_step_ptr", emit_cuda(scheduled))
+    got = run_cuda(scheduled, args)[-1]
+    want = LIBRARY["selective_scan"].expected(arrays)["out"]
+    bound = error_bound("selective_scan", arrays, {}, LENGTH)["out"]
+    assert (np.abs(got - want) <= bound).all()
 
 
 def decay(lanes, states, varies):

@@ -26,6 +26,7 @@ from tvm_scan.schedules.gpu.shared.step_rows import StepRows
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout, walk_steps
 from tvm_scan.schedules.gpu.walk.common_factors import with_common_factors
 from tvm_scan.schedules.gpu.walk.exchange import exchange_layout
+from tvm_scan.schedules.gpu.walk.passes import groups_written_out
 
 PLAN = ScanPlan.parse(
     "cuda/lanes(threads_per_block=32, items_per_thread=4, vector_loads=True, threads_per_lane=4, "
@@ -228,11 +229,12 @@ def test_threads_of_a_lane_exchange_in_shared_memory_where_there_is_room(threads
     func = library.selective_scan(8, 2048, 2048, 4 * shared)
     plan = PLAN.with_(threads_per_block=threads, threads_per_lane=shared)
     ptx = nvcc.compile_ptx(emit_cuda(parallelize(func, CUDA_TARGET, plan)))
-    assert len(re.findall(r"st\.shared\.v4", ptx)) == sum(left)
+    groups = groups_written_out(plan, 4)
+    assert len(re.findall(r"st\.shared\.v4", ptx)) == groups * sum(left)
     # delta, u and z; B and C of four owners' steps; what is exchanged.
     tables = min(4, shared) * 2 * 4
-    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 3 + tables + sum(taken)
-    assert len(re.findall(r"shfl\.sync", ptx)) == shuffles
+    assert len(re.findall(r"ld\.shared\.v4", ptx)) == groups * (3 + tables + sum(taken))
+    assert len(re.findall(r"shfl\.sync", ptx)) == groups * shuffles
     layout = exchange_layout(plan, *_split(func))
     assert (bool(layout.sent), bool(layout.sums)) == tuple(map(bool, left))
     check_banks(emit_cuda(parallelize(func, CUDA_TARGET, plan)), 2, False)
@@ -271,20 +273,31 @@ def test_halves_that_a_step_uses_as_such_stay():
     assert others.tables and len(others.wide_bytes) == 1
 
 
+@pytest.mark.parametrize(("channels", "rows"), [(64, 1), (60, 0)])
+def test_rows_of_a_tile_have_one_index_unless_they_are_cut_off(channels, rows):
+    """Of eight lanes of a block: those beyond the last repeat it, in two rounds of the threads."""
+    func = library.selective_scan(1, channels, 128, 16)
+    source = emit_cuda(parallelize(func, CUDA_TARGET, PLAN))
+    assert len(re.findall(r"delta_ptr\[scan_index\(", source)) == rows * 2 * 2
+    assert len(re.findall(r"= scan_held\(", source)) <= 10
+
+
 def test_the_compiler_sees_copies_of_128_bits_and_one_barrier():
     if not nvcc.nvcc_available():
         pytest.skip("nvcc is missing: the instructions of the kernel are not counted")
     func = library.selective_scan(8, 2048, 2048, 16)
-    scheduled = parallelize(func, CUDA_TARGET, PLAN.with_(threads_per_block=128))
+    plan = PLAN.with_(threads_per_block=128)
+    scheduled = parallelize(func, CUDA_TARGET, plan)
     ptx = nvcc.compile_ptx(emit_cuda(scheduled))
     # Of 32 steps: delta, u and z of 32 lanes, two vectors each per thread; B and C of 16 states,
     # one. Once before the tiles, and once for the tile after this one.
     copies = re.findall(r"cp\.async\.(c[ag])\.shared\.global .*, (\d+);", ptx)
     assert copies == [("cg", "16")] * 2 * (3 * 2 + 2)
     # Of four steps: three vectors of a thread's own, and of four owners four states of B and C.
-    assert len(re.findall(r"ld\.shared\.v4", ptx)) == 3 + 4 * 2 * 4
+    groups = groups_written_out(plan, 4)
+    assert len(re.findall(r"ld\.shared\.v4", ptx)) == groups * (3 + 4 * 2 * 4)
     assert not re.findall(r"ld\.shared\.[^v]", ptx)
-    assert len(re.findall(r"ex2\.approx", ptx)) == 4 * (4 * 4 + 2)
+    assert len(re.findall(r"ex2\.approx", ptx)) == groups * 4 * (4 * 4 + 2)
     assert len(re.findall(r"bar\.sync", ptx)) == 1
     # The initial state and A: none; all that is read from global memory at a step is copied.
     assert not re.findall(r"ld\.global\.nc\.v4", ptx)

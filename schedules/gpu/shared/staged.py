@@ -28,7 +28,7 @@ from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.rows import ALONE, Row
 from tvm_scan.schedules.gpu.shared.memory import Region
 from tvm_scan.schedules.gpu.thread import async_copy
-from tvm_scan.schedules.gpu.thread.held import HeldIndices
+from tvm_scan.schedules.gpu.thread.held import HOLDS_NOTHING, HeldIndices
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess
 
 #: Bytes that a thread moves at once at most.
@@ -108,9 +108,8 @@ class Copiers:
         and there is such a step.
     row : Row
         The lane of the block that a tile is of, where every lane has tiles of its own.
-    held : HeldIndices, optional
-        Holds the index of a thread's first vector, from which those of the others are apart by
-        what is constant.
+    held : HeldIndices
+        Holds what the number of the thread decides of an index.
     """
 
     threads: int
@@ -119,7 +118,7 @@ class Copiers:
     replica: Callable[[Any], Replica]
     guarded: Callable[[Any, Any, Any], Any]
     row: Row = ALONE
-    held: HeldIndices | None = None
+    held: HeldIndices = HOLDS_NOTHING
 
 
 class SharedTile:
@@ -201,16 +200,11 @@ class SharedTile:
             indices = [replica.instantiate(index, None, time) for index in indices]
             if lanes > 1:
                 indices = staged.copies.ramp(indices)
-            index = staged.index(**at)
-            first.append(index)
-            apart = tir.as_int(tir.simplify(index - first[0]))
-            if by.held is not None and apart is not None:
-                index = by.held(first[0]) + apart
+            index = by.held(staged.index(**at), lanes)
             return by.guarded(inside if total % by.threads else None, time, make(index, indices))
 
-        first: list[Any] = []
         rounds = -(-total // by.threads)
-        if by.held is None:
+        if not by.held.holds:
             return loop("r", rounds, of_round, _UNROLLED)
         return tir.seq(of_round(int_const(r, "int32")) for r in range(rounds))
 
@@ -222,6 +216,9 @@ class SharedTile:
         def copy(index: Any, indices: list[Any]) -> Any:
             if by_itself:
                 first = [i.base if isinstance(i, tirx.Ramp) else i for i in indices]
+                # Rows cut off at the last lane are no constant apart: each would have a register.
+                if not tir.nodes(first, tirx.Min):
+                    first = self.copiers.held.element(staged.buffer, first)
                 to = self._at(tile, index)
                 return async_copy.copy(self.memory, to, staged.buffer, first, staged.copied_bytes)
             value = tirx.BufferLoad(staged.buffer, indices)

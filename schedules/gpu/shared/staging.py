@@ -23,6 +23,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.state_split import StateSplit
+from tvm_scan.schedules.gpu.thread.held import HOLDS_NOTHING, HeldIndices
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, steady_stores, vector_access
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class StagedItems:
         What to stage; if not given, every steady load; of states of many cells, if there is room.
     streams : sequence of Staged
         What the block moves between memory and registers: ``fill`` and ``empty`` leave it out.
+    held : HeldIndices
+        Holds what the number of the thread decides of the index of a vector that is stored.
     writes : bool
         Whether outputs are written.
     """
@@ -73,9 +76,11 @@ class StagedItems:
         loads: list[TensorLoad] | None = None,
         streams: Sequence[Staged] = (),
         *,
+        held: HeldIndices = HOLDS_NOTHING,
         writes: bool = True,
     ) -> None:
         self.recurrence, self.replica, self.items = recurrence, replica, items
+        self.held = held
         self.loads: list[_InRegisters] = []
         self.stores: list[_InRegisters] = []
         #: What the block moves, and the registers on the thread's side.
@@ -160,8 +165,9 @@ class StagedItems:
         vectors = staged.vectors
         items = tirx.Ramp(item, int_const(1, item), vectors.lanes)
         indices = [self.replica.instantiate(index, None, time) for index in staged.access.indices]
+        indices = self.held.element(staged.access.buffer, vectors.ramp(indices))
         value = tirx.BufferLoad(staged.registers, [items])
-        return tirx.BufferStore(staged.access.buffer, value, vectors.ramp(indices))
+        return tirx.BufferStore(staged.access.buffer, value, indices)
 
     def _at(self, load: TensorLoad, time: Any) -> Any:
         return self.replica.instantiate(load, None, time)

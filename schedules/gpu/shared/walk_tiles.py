@@ -66,10 +66,9 @@ class WalkTiles:
         threads = plan.threads_per_block
         self.thread = as_dtype(slot % threads, "int32")
         self.first_row = slot // threads * (plan.threads_per_block // self.shared)
-        self.held = HeldIndices(holds=plan.stages > 1)
+        self.held = HeldIndices(slot if plan.stages > 1 else None)
         #: Number of the thread's lane in the block, and of the thread in its lane.
-        self.lane = self.held(self.thread // self.shared)
-        self.owner = self.held(self.thread % self.shared)
+        self.lane, self.owner = self.thread // self.shared, self.thread % self.shared
         layout = walk_layout(plan, recurrence, split)
         left: Iterator[Region] = iter(())
         self._arrays: list[Var] = []
@@ -99,7 +98,7 @@ class WalkTiles:
         # Rows of lanes may be of lanes that do not exist; of steps, every block has all its lanes.
         replica = self._replica_of_last if part.axes[0][0] == "lane" else self._replica
         threads = self.plan.threads_per_block
-        held = self.held if region is not None else None
+        held = self.held
         copiers = Copiers(threads, self.thread, self._time, replica, self._guarded, held=held)
         return SharedTile(part, copiers, self.plan.stages, region=region)
 
@@ -204,7 +203,7 @@ class WalkTiles:
             shared.take(
                 next(r for stream, r in parts if stream is part),
                 tile,
-                part.index(first, self.lane),
+                self.held(part.index(first, self.lane), part.taken[1]),
                 *part.taken,
             )
             for part, shared in self.streams
@@ -225,14 +224,14 @@ class WalkTiles:
     ) -> Any:
         owner, width, pitch = self.owner, self._width(part), part.pitch
         if not part.along_time:
-            first = step * pitch + owner * self.states_each
+            first = self.held(step * pitch + owner * self.states_each, width)
             return shared.take(registers, tile, first, self.states_each, width)
         if k % width:
             return None
 
         def of_state(s: Any) -> Any:
-            row = s * self.shared + owner
-            value = shared.load(tile, row * pitch + step, width)
+            index = self.held((s * self.shared + owner) * pitch + step, width)
+            value = shared.load(tile, index, width)
             return tirx.BufferStore(registers, value, [s, ramp(int_const(0, "int32"), width)])
 
         return loop("s", self.states_each, of_state, _UNROLLED)

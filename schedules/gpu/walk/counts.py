@@ -31,6 +31,7 @@ from tvm_scan.schedules.gpu.walk.exchange import (
     sent_registers,
 )
 from tvm_scan.schedules.gpu.walk.exponentials import OF, in_base_two
+from tvm_scan.schedules.gpu.walk.passes import steps_of_passes
 from tvm_scan.schedules.machine.step_counts import (
     CALL,
     array_bytes,
@@ -44,8 +45,10 @@ from tvm_scan.schedules.machine.step_counts import (
 _POLYNOMIAL = 15.0
 #: Of these, products and sums.
 _PAIRED = 9.0
-#: Of a loop with four steps in it, for a step: its counter, bounds and addresses.
-_LOOP = 1.5
+#: Of a pass of a loop over steps: its counter, bounds and addresses.
+_PASS = 6.0
+#: Steps of a pass, where a lane has one thread: nvcc writes out so many.
+_UNROLLED = 4
 #: Of the steps that a thread makes for others: keeping them, bounds, addresses.
 _KEEP = 4.0
 #: To convert a number of a table for the whole block.
@@ -115,7 +118,7 @@ def _alone(recurrence: Recurrence, reduces: bool) -> WalkCounts:
     lines = sum(count * _lines(list(load.indices), recurrence) for load, count in loads)
     lines += sum(_lines(indices, recurrence) for indices in stores)
     buffers = [load.source for load, _ in loads] + ([] if reduces else list(recurrence.outputs))
-    total = computed + read + len(stores) + _LOOP
+    total = computed + read + len(stores) + _PASS / _UNROLLED
     specials = sum(specials_of(part) for part in parts)
     moved = array_bytes(buffers, recurrence)
     return WalkCounts(total, total, lines / _WARP, specials, moved)
@@ -189,7 +192,8 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     exchange = exchange_layout(plan, recurrence, split)
     sent, sent_lines, left = _sent(plan, exchange, len(step.alike) + step.sent)
     sums, sums_lines, left_sums = _summed(plan, exchange, len(split.sums))
-    thread = states_each * (of_state + read) + sent + sums + _LOOP
+    loop = _PASS / steps_of_passes(plan, states_each)[-1]
+    thread = states_each * (of_state + read) + sent + sums + loop
     stored = len(_stores(recurrence)) if split.after else 0
     moved = len(step.steady) + len(step.alike) + stored
     width = 4.0 if plan.vector_loads else 1.0

@@ -154,8 +154,9 @@ class SharedItems:
         unit, pitch = part.unit, part.pitch // part.unit
         lane = tiles.thread - tiles.thread % tiles.shared
         owner = tiles.thread % tiles.shared
-        self._mine = tiles.held(tiles.thread) * unit
-        self._theirs = tiles.held(lane + owner * pitch if part.owners > 1 else lane) * unit
+        self._mine = tiles.held(tiles.thread * unit, unit)
+        first = lane + owner * pitch if part.owners > 1 else lane
+        self._theirs = tiles.held(first * unit, unit)
 
     def leave(self, registers: Var, owner: int = 0) -> Any:
         """The thread's items for an owner; ``registers`` has those of all owners in a row."""

@@ -6,6 +6,9 @@ product for each state but the first, where each takes a product and an exponent
 begins with ``A[d, n] = -(n + 1)``, the S4D-Real of A. Gu, A. Gupta, K. Goel and C. Re (2022, arXiv
 2206.11893; Gu and Dao 2023, arXiv 2312.00752, section 3.6).
 
+If the owner of a step leaves ``x`` for all threads of its lane, these have one ``d``, and it leaves
+``x d``: ``g = exp2((x d) (a[0] / d))``, and a product less.
+
 Whether it is so the kernel finds out, once, from the values that it has loaded: a warp whose
 threads all have such states takes the one way through a group of steps, and else the other way.
 
@@ -15,9 +18,10 @@ Theorem (range). Let ``d`` have the sign of ``a[0]``. Then ``x a[s]`` leads away
 Theorem (error). A gate ``exp(-t)``, off by a share ``e`` of ``t``, is off by ``e t``, and the state
 that a steady input takes it to by ``e t / (exp(t) - 1) <= e``. So exponents that are off by ``e``
 cost a share ``e`` of a state: 2^-21 at most, four ulp, where ``-exp(log(n + 1))`` in float32 is
-off by one. Of ``s`` products the gate is off by ``2 + 2.5 s`` ulp at most, two of each exponential
-and a half of each product, and ``t >= s x |d|``: the state is off by no more than that of the gate
-``exp2(x d)`` alone if this one is off by 4.5 ulp.
+off by one; and 2^-23 where ``x d`` and ``a[0] / d`` are rounded. Of ``s`` products the gate is off
+by ``2 + 2.5 s`` ulp at most, two of each exponential and a half of each product, and
+``t >= s x |d|``: the state is off by no more than that of the gate ``exp2(x d)`` alone if this one
+is off by 4.5 ulp.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from tvm_scan.schedules.common.ir import int_const, local
 from tvm_scan.schedules.gpu.shared.state_loads import StateLoads
 from tvm_scan.schedules.gpu.thread.registers import cell_of, set_cell
 from tvm_scan.schedules.gpu.walk.exponentials import BaseTwo, bare_exp2, is_exp2, iterations
+from tvm_scan.schedules.gpu.warp.shuffles import shuffled
 from tvm_scan.schedules.machine.terms import all_of_warp
 
 #: States of a thread for which the other way through a step pays.
@@ -55,15 +60,24 @@ class Progressions:
         Registers of what they load.
     states_each : int
         States of a thread.
+    threads : int
+        Threads for which the owner of a step leaves what the loops read of it; 1 if it leaves none.
     """
 
-    def __init__(self, base_two: BaseTwo, loads: StateLoads, states_each: int) -> None:
-        self.states_each = states_each
+    def __init__(
+        self, base_two: BaseTwo, loads: StateLoads, states_each: int, threads: int
+    ) -> None:
+        self.states_each, self._threads = states_each, threads
         self._all: list[_Progression] = []
         for load in base_two.scaled if states_each >= LEAST_STATES else ():
             registers = loads.registers_of(load)
-            if registers is not None and _is_steady(base_two.loops, load):
-                self._all.append(_Progression(registers, load.source.name))
+            factors = _factors(base_two.loops, load)
+            if registers is None or len(tir.each_once(factors)) != 1:
+                continue
+            sent = threads > 1 and _is_alone(base_two.loops, factors)
+            self._all.append(
+                _Progression(registers, load.source.name, factors[0] if sent else None)
+            )
         self._holds = local("in_steps", [1], "int32")
 
     @property
@@ -89,9 +103,22 @@ class Progressions:
             return []
         stmts, conditions = [], []
         for part in self._all:
-            stmts.append(set_cell(part.step, part.mean_step(self.states_each)))
+            step = part.mean_step(self.states_each)
+            if part.sent is None:
+                stmts.append(set_cell(part.step, step))
+            else:
+                stmts.append(set_cell(part.step, shuffled("", step, 0, self._threads)))
+                steps = cell_of(part.exponents) / cell_of(part.step)
+                stmts.append(set_cell(part.steps, steps))
             conditions += part.conditions(self.states_each)
         return [*stmts, set_cell(self._holds, all_of_warp(tir.all_of(conditions)))]
+
+    def sent(self, load: Any, value: Any) -> Any:
+        """Return what the owner of a step sends for ``value``, which the loops read as ``load``."""
+        for part in self._all:
+            if part.sent is not None and load.source.same_as(part.sent.source):
+                return value * cell_of(part.step)
+        return value
 
     def applied(self, loop: tirx.For) -> Any:
         """A loop over a thread's states with powers; other exponentials by their instruction."""
@@ -114,8 +141,11 @@ class Progressions:
         if not used:
             return changed
         for part, factor in used:
-            parts.append(set_cell(part.gate, bare_exp2(factor * cell_of(part.exponents))))
-            parts.append(set_cell(part.ratio, bare_exp2(factor * cell_of(part.step))))
+            first, step = factor * cell_of(part.exponents), factor * cell_of(part.step)
+            if part.sent is not None:
+                first, step = factor * cell_of(part.steps), factor
+            parts.append(set_cell(part.gate, bare_exp2(first)))
+            parts.append(set_cell(part.ratio, bare_exp2(step)))
         next_gates = tir.seq(
             [set_cell(part.gate, cell_of(part.gate) * cell_of(part.ratio)) for part, _ in used]
         )
@@ -129,17 +159,22 @@ class Progressions:
 
 
 class _Progression:
-    """Exponents of a thread: registers for them, their step, a gate, and the ratio of two."""
+    """Exponents of a thread: registers for them, their step, a gate, and the ratio of two.
 
-    def __init__(self, exponents: Var, name: str) -> None:
-        self.exponents = exponents
-        self.step, self.gate, self.ratio = (
-            local(f"{name}_{what}", [1], _F32) for what in ("step", "power", "ratio")
+    ``sent`` is the ``x`` of a step in the place of which its owner sends ``x d``, if it does:
+    threads then need to know how many steps ``d`` their first exponent is.
+    """
+
+    def __init__(self, exponents: Var, name: str, sent: TensorLoad | None) -> None:
+        self.exponents, self.sent = exponents, sent
+        self.step, self.steps, self.gate, self.ratio = (
+            local(f"{name}_{what}", [1], _F32) for what in ("step", "steps", "power", "ratio")
         )
 
     @property
     def buffers(self) -> list[Var]:
-        return [self.step, self.gate, self.ratio]
+        counted = [] if self.sent is None else [self.steps]
+        return [self.step, *counted, self.gate, self.ratio]
 
     def mean_step(self, count: int) -> Any:
         last = cell_of(self.exponents, count - 1)
@@ -149,7 +184,8 @@ class _Progression:
         """The step has the sign of the exponents, and each is where it has to be."""
         first, step, zero = cell_of(self.exponents), cell_of(self.step), tirx.FloatImm(_F32, 0.0)
         held = [first * step > zero]
-        for s in range(1, count - 1):
+        # The last one is where its own step puts it.
+        for s in range(1, count - 1 if self.sent is None else count):
             exponent = cell_of(self.exponents, s)
             due = first + step * tirx.FloatImm(_F32, float(s))
             # Neither holds of infinities or NaN.
@@ -169,8 +205,8 @@ class _Progression:
         return None
 
 
-def _is_steady(loops: Sequence[tirx.For], load: TensorLoad) -> bool:
-    """Return whether all exponents of a load have one factor, which no state changes."""
+def _factors(loops: Sequence[tirx.For], load: TensorLoad) -> list[Any]:
+    """``x`` of all exponents ``x a`` of a load ``a``; nothing if a state changes one."""
     factors: list[Any] = []
     varies = False
     for part in loops:
@@ -189,4 +225,13 @@ def _is_steady(loops: Sequence[tirx.For], load: TensorLoad) -> bool:
                 factors.append(rest[0])
 
         tvm_ffi.structural_walk(part, [(Call, on_call)])
-    return len(tir.each_once(factors)) == 1 and not varies
+    return [] if varies else factors
+
+
+def _is_alone(loops: Sequence[tirx.For], factors: Sequence[Any]) -> bool:
+    """Return whether the loops read such a factor, one load of float32, nowhere else."""
+    first = factors[0]
+    if not isinstance(first, TensorLoad) or tir.dtype_of(first) != _F32:
+        return False
+    reads = [load for load in tir.loads(tir.seq(loops)) if load.source.same_as(first.source)]
+    return len(reads) == len(factors)

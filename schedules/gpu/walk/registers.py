@@ -83,6 +83,7 @@ class WalkRegisters:
             plan.vector_loads,
             loads_beside_states(self.split, recurrence),
             [part for part, _ in self.tiles.streams],
+            held=self.tiles.held,
             writes=bool(self.split.after),
         )
         # What the loops read that the steps' owners know: registers, and loads.
@@ -113,8 +114,10 @@ class WalkRegisters:
             (load, local(f"{load.source.name}_lasting", [1], tir.dtype_of(load)))
             for load in lasting[:MAX_STAGED]
         )
-        self.progressions = Progressions(self.base_two, self.loads, self.states_each)
         count = len(exchange.sent)
+        self.progressions = Progressions(
+            self.base_two, self.loads, self.states_each, plan.threads_per_lane if count else 1
+        )
         self.exchange = SentItems(exchange.sent, self.tiles.beside[:count], self.tiles)
         shared = [
             SharedItems(part, region, self.tiles)

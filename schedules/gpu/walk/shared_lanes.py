@@ -15,6 +15,7 @@ share (B and C of a selective scan) comes from the first-level cache but for the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -44,6 +45,7 @@ from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.thread.registers import cell_of, cells_of
 from tvm_scan.schedules.gpu.walk.elementary import in_few_instructions
 from tvm_scan.schedules.gpu.walk.exponentials import with_share
+from tvm_scan.schedules.gpu.walk.passes import groups_written_out
 from tvm_scan.schedules.gpu.walk.registers import WalkRegisters
 from tvm_scan.schedules.gpu.warp.shuffles import shuffled
 from tvm_scan.schedules.machine.pairs import step
@@ -114,38 +116,50 @@ class Walk(WalkRegisters):
         dtype, items = tir.dtype_of(extent), self.plan.items_per_thread
         together = self.plan.threads_per_lane * items
         in_tile = self.tiles.steps // together
+        written = groups_written_out(self.plan, self.states_each)
 
-        def group(number: Any, tile: Any, within: Any) -> Any:
+        def group(number: Any, tile: Any, within: Any, in_steps: bool) -> Any:
             """All steps of a group; ``within`` is its number in the tile."""
             time = number * together
             mine = time + as_dtype(self.owner, dtype) * items
             start = within * together
+            return tir.seq(
+                [
+                    self._before(mine, tile, start),
+                    *self._send(in_steps),
+                    self._steps(time, tile, start, in_steps),
+                    when(inside, self._after(mine)),
+                ]
+            )
 
-            def steps(in_steps: bool) -> Any:
-                return tir.seq(
-                    [
-                        self._before(mine, tile, start),
-                        self._steps(time, tile, start, in_steps),
-                        when(inside, self._after(mine)),
-                    ]
-                )
-
+        def ways(make: Callable[[bool], Any]) -> Any:
+            """``make(in_steps)`` for what the thread's exponents are."""
             if self.progressions.is_empty:
-                return steps(False)
-            return tirx.IfThenElse(self.progressions.holds, steps(True), steps(False))
+                return make(False)
+            return tirx.IfThenElse(self.progressions.holds, make(True), make(False))
 
         def of_tile(tile: Any) -> Any:
-            def of_group(g: Any) -> Any:
-                number = tile * in_tile + as_dtype(g, dtype)
-                return group(number, tile, as_dtype(g, "int32"))
+            def of_groups(g: Any) -> Any:
+                def of_group(k: Any, in_steps: bool) -> Any:
+                    within = g * written + k
+                    number = tile * in_tile + as_dtype(within, dtype)
+                    return group(number, tile, as_dtype(within, "int32"), in_steps)
 
-            return tir.seq([self.tiles.load(tile), loop("g", in_tile, of_group)])
+                return ways(
+                    lambda way: loop(
+                        "k", written, lambda k: of_group(k, way), tirx.ForKind.UNROLLED
+                    )
+                )
+
+            return tir.seq([self.tiles.load(tile), loop("g", in_tile // written, of_groups)])
 
         if not tir.is_true(any_lane):
             units = tirx.Select(any_lane, units, tir.zero_like(units))
         if self.tiles.is_empty:
             zero = int_const(0, "int32")
-            walk = loop("group", units, lambda g: group(_sum(first, g), None, zero))
+            walk = loop(
+                "group", units, lambda g: ways(lambda way: group(_sum(first, g), None, zero, way))
+            )
         else:
             walk = loop("tile", units, lambda tile: of_tile(_sum(first, tile)))
         ahead = None if self.tiles.is_empty else self.tiles.begin(first)
@@ -185,28 +199,39 @@ class Walk(WalkRegisters):
         if self.staged.loads_alone:
             loads = self._items(mine, self.staged.fill, self.staged.group)
         taken = self.tiles.take(self.staged.by_block, tile, start)
-        return tir.seq([*loads, *taken, *self._items(mine, of_item), *self._send()])
+        return tir.seq([*loads, *taken, *self._items(mine, of_item)])
 
     def _kept_items(self, make: Any) -> list[Any]:
         """``make(register, cell, items)`` for all cells of what is kept of every item."""
         return [self.for_cells(old, partial(make, items=i)) for old, i in self.item_registers]
 
-    def _send(self) -> list[Any]:
+    def _send(self, in_steps: bool) -> list[Any]:
         """Leave what the states need of the thread's own steps, where that is in shared memory."""
         if self.exchange.is_empty:
             return []
 
-        def of_register(items_of_old: Var, cell: list[Any]) -> Any:
-            return lambda k: tirx.BufferLoad(items_of_old, [int_const(k, "int32"), *cell])
+        def sent(load: Any, value: Any) -> Any:
+            return self.progressions.sent(load, value) if in_steps else value
+
+        def of_register(old: Var, items_of_old: Var, cell: list[Any]) -> Any:
+            load = tirx.BufferLoad(old, cell)
+            return lambda k: sent(
+                load, tirx.BufferLoad(items_of_old, [int_const(k, "int32"), *cell])
+            )
 
         def of_load(staged: Any) -> Any:
             slots = staged.vectors.slot
-            return lambda k: tirx.BufferLoad(staged.registers, [slots(int_const(k, "int32"))])
+            return lambda k: sent(
+                staged.access,
+                tirx.BufferLoad(staged.registers, [slots(int_const(k, "int32"))]),
+            )
 
         # What the sums leave says that all have what was sent before.
         read = [] if self.sums.are_left else [wait(WARP)]
 
-        values = [of_register(items, cell) for old, items in self.sent for cell in cells_of(old)]
+        values = [
+            of_register(old, items, cell) for old, items in self.sent for cell in cells_of(old)
+        ]
         values += [of_load(staged) for staged, _ in self.current]
         return [*read, *self.exchange.send(values)]
 
