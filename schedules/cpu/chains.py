@@ -1,4 +1,4 @@
-"""Several lanes of a core by turns: the chains of one hide the waits of another's."""
+"""Several lanes that a core advances together: each waits while the others are at work."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class Lanes(CpuPlan):
         step = step_of(recurrence)
         # A guard leaves one lane to a task whatever the plan says.
         alone = recurrence.guard is not None or not recurrence.lanes
-        for width in (1, 2, 4, 8, 16) if not alone else (1,):
+        for width in (1, 2, 4, 8) if not alone else (1,):
             if width <= step.lanes:
                 yield cls(lane_block=width)
         ldexp = has_ldexp(machine, recurrence)

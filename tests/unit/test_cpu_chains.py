@@ -217,3 +217,19 @@ def test_llvm_gathers_no_rows_of_many_arrays_that_may_overlap():
         for case in (Case("resets", (512, 12)), Case("cumsum", (512, 12)))
     )
     assert resets < 1.5 * sums
+
+
+def test_few_steps_of_a_strip_are_followed_to_the_next_one():
+    """Narrow strips of 8 steps of two arrays jump nowhere; those of 80 do."""
+    plan = "cpu/lanes(lane_block=16, vectorize=True)"
+    few, many = (
+        work_of("cumsum", (1 << 16, steps), plan, axis=0).cycles / steps for steps in (8, 80)
+    )
+    assert many > 2 * few
+
+
+def test_little_is_left_around_a_block_of_vectors():
+    """Beside the block before: short rows take as long for a step as long ones."""
+    plan = "cpu/lanes(lane_block=8, vectorize=True)"
+    short, long = (work_of("cumsum", (64, steps), plan).cycles / steps for steps in (16, 1600))
+    assert short < 1.1 * long

@@ -49,8 +49,8 @@ _OPENED = 2.2
 #: Rows that a core's prefetcher follows at a time; of two inputs and an output, those of 4 lanes
 #: were as fast as of 2, of 8 took 1.4 times, of 16 five times as long.
 _FOLLOWED = 16
-#: Cycles around a block, and around each of its lanes.
-_BLOCK, _LANE = 10.0, 3.0
+#: Cycles around a block, and around each of its lanes; around one of vectors.
+_BLOCK, _LANE, _VECTORS = 10.0, 3.0, 5.0
 #: Cycles of the accesses of a row of a tile on its way.
 _TILE = 4.5
 #: Bytes of a way of the nearest cache, whose sets are found before the page of an address is.
@@ -129,9 +129,11 @@ def _jumping(step: Step, chip: CpuChip, width: int) -> float:
 
 def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a task: ``size`` lanes over all steps."""
-    overhead = _BLOCK + _LANE * size
+    # Of vectors little is left beside the block before; the arrays of tiles are cleared.
+    vectors = size > 1 and plan.vectorize and step.in_vectors
+    overhead = _VECTORS if vectors and not plan.transpose else _BLOCK + _LANE * size
     chain = latency_of(step.scalar_chain, chip)
-    if size == 1 or not plan.vectorize or not step.in_vectors:
+    if not vectors:
         if step.state:
             chain /= max(1, sum(part.cells for part in step.parts))
         short = short_row(step, chip)
@@ -160,11 +162,8 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
 
 def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool = False) -> float:
     """Cycles of a step of ``size`` lanes in vectors; in tiles, with squares to and from memory."""
-    together = all(a.along_lane in (0, 1) for a in moving(step))
-    cycles = (
-        (2.0 if together and not tiled else 0.0)
-        + _unhidden(step, chip, size)
-        + vector_cycles(step.body, size, chip, plan.ldexp, plan.library_math)
+    cycles = _unhidden(step, chip, size) + vector_cycles(
+        step.body, size, chip, plan.ldexp, plan.library_math
     )
     for a in moving(step):
         vectors = vectors_of(size, a.size, chip)

@@ -38,6 +38,9 @@ _SHARED = (64, 256)
 #: Cycles of a step whose lines, or the lines beside them, another core writes, too: what is beyond
 #: the private caches, and beyond all of them.
 _CONTESTED = (8.0, 40.0)
+#: Rows that are followed at a time from strip to strip: of 11 steps of three arrays strips of 16
+#: lanes take half of the time of strips of 1024, of 17 steps twice as long.
+_STREAMS = 40
 #: Cycles of a store to a line that no prefetcher has brought near, from the private cache and from
 #: beyond; these are the first ones of a strip.
 _JUMP, _FIRST = (4.0, 16.0), 2.0
@@ -209,7 +212,12 @@ def with_more(memory: dict[str, float], extra: float) -> dict[str, float]:
 
 
 def jumping(step: Step) -> list[Access]:
-    """Accesses to strips of lanes a row from the last step's, which is longer than two lines."""
+    """Accesses to strips of lanes a row from the last step's, which is longer than two lines.
+
+    Of few steps the prefetcher follows each, from a strip to the next one.
+    """
+    if step.length * len(moving(step)) <= _STREAMS:
+        return []
     return [
         a for a in moving(step) if a.along_lane == 1 and abs(a.along_time or 0) * a.size > 2 * 64
     ]
