@@ -25,6 +25,7 @@ from bench.answers import close
 from bench.delta_peers import c_calls, onnxruntime_call, peak, transformers_rules
 from bench.memory import peak_bytes
 from bench.timing import GAP, Times, interleaved, machine
+from tvm_scan.torch.kernels.cache import kernel_at, runs_of_kernels
 
 __all__ = ["CASES", "Case", "main"]
 
@@ -103,6 +104,18 @@ def forward_calls(case: Case, tensors: dict[str, Tensor]) -> dict[str, Callable[
     return calls | c_calls(tensors)
 
 
+def kernel_call(function: Callable[..., Any], *given: Tensor, **options: Any) -> Callable[[], Any]:
+    """Make a call of the kernel of a function's call, as functions in C are called here.
+
+    That is, on tensors that are checked and allocated once.
+    """
+    with runs_of_kernels() as gathered:
+        function.__wrapped__(*given, **options)  # past what remembers kernels
+    (run,) = gathered.runs
+    kernel = kernel_at(run.key).call
+    return lambda: kernel(*run.operands)
+
+
 def require_right(case: Case, calls: Mapping[str, Callable[[], Any]]) -> None:
     """Compare two heads of every result with float64."""
     tensors = inputs(case)
@@ -145,6 +158,7 @@ def measure(case: Case, seconds: float) -> dict[str, Any]:
             given = [tensors[n] for n in ("q", "k", "v", "g", "beta")]
             options = {"initial_state": state, "inplace_final_state": True}
             calls["tvm_scan, in place"] = lambda: ts.gated_delta_rule(*given, **options)
+            calls["tvm_scan, kernel"] = kernel_call(ts.gated_delta_rule, *given, **options)
         times = interleaved(calls, seconds=seconds, least=5, gap=GAP)
     row: dict[str, Any] = {"case": str(case), "forward": {n: told(t) for n, t in times.items()}}
     if 1 < case.length <= MOST_WITH_GRADIENT:

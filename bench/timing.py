@@ -21,7 +21,7 @@ from tvm_scan.schedules.machine.machine import host_processors
 __all__ = [
     "GAP",
     "Times",
-    "batch_of",
+    "batches_of",
     "interleaved",
     "is_short",
     "machine",
@@ -85,9 +85,14 @@ def times_of(samples: list[float]) -> Times:
     return Times(float(middle), float((high - low) / middle), min(samples))
 
 
-def batch_of(once: float) -> int:
-    """How many calls to time at once: well above the clock's resolution."""
-    return max(1, int(2e-5 / max(once, 1e-7)))
+def batches_of(once: Mapping[str, float]) -> dict[str, int]:
+    """How many calls of each method to time at once: well above the clock's resolution.
+
+    As many of each, or the quickest alone would be timed when its later calls have found caches
+    and branches as they left them; but no more than a millisecond of them.
+    """
+    needed = int(2e-5 / max(min(once.values()), 1e-7))
+    return {n: max(1, min(needed, int(1e-3 / max(s, 1e-7)))) for n, s in once.items()}
 
 
 def is_short(best: float) -> bool:
@@ -101,12 +106,13 @@ def is_short(best: float) -> bool:
 def _sampled(
     calls: Mapping[str, Callable[[], Any]], seconds: float, least: int, gap: float
 ) -> dict[str, list[float]]:
-    batches: dict[str, int] = {}
+    once: dict[str, float] = {}
     for name, call in calls.items():
         call()
         start = time.perf_counter()
         call()
-        batches[name] = batch_of(time.perf_counter() - start)
+        once[name] = time.perf_counter() - start
+    batches = batches_of(once)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     begin = time.perf_counter()
     rounds = 0

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from bench.memory import peak_bytes
-from bench.timing import Times, batch_of, is_short, times_of, undisturbed
+from bench.timing import Times, batches_of, is_short, times_of, undisturbed
 
 __all__ = ["Prepared", "Tool", "in_turns", "tools"]
 
@@ -120,10 +120,8 @@ def in_turns(found: dict[str, Tool], *, seconds: float, least: int) -> dict[str,
     least : int
         Rounds to make in any case.
     """
-    batches, samples = {}, {}
-    for name, tool in found.items():
-        once = tool.sample(name, 1, wake=True)
-        batches[name], samples[name] = batch_of(once), [once]
+    once = {name: tool.sample(name, 1, wake=True) for name, tool in found.items()}
+    batches, samples = batches_of(once), {name: [first] for name, first in once.items()}
     begin, rounds = time.perf_counter(), 0
     while rounds < least or (time.perf_counter() - begin < seconds and rounds < 1000):
         for name, tool in found.items():

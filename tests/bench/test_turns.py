@@ -50,6 +50,13 @@ def test_tools_are_woken_before_their_turn(seconds):
     assert (tool.asked[-1][0] > 1) == (seconds < 1e-5), "short calls are timed in batches"
 
 
+def test_all_are_timed_over_as_many_calls():
+    """A quick call is not warmer because more of it are made; a long one is made once."""
+    found = {name: Tool(seconds) for name, seconds in [("a", 2e-6), ("b", 3e-5), ("c", 2e-3)]}
+    in_turns(found, seconds=0, least=2)
+    assert [tool.asked[-1][0] for tool in found.values()] == [10, 10, 1]
+
+
 def test_a_call_of_a_second_is_not_made_twice():
     tool = Tool(2.0)
     in_turns({"call": tool}, seconds=0, least=3)

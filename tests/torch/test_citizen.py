@@ -78,6 +78,37 @@ def test_opcheck(index):
     torch.library.opcheck(overload, arguments)
 
 
+@pytest.mark.parametrize("index", range(13))
+def test_what_autograd_alone_sees_passes_the_dispatcher(index, monkeypatch):
+    """Results, derivatives and what has none are those of the way through it."""
+    operator, arguments = list(operator_calls())[index]
+    if operator._recorded is None:  # its derivatives are given lists, or it has none
+        return
+    leaves = [a.requires_grad_() for a in arguments if _may_have_gradient(operator, a)]
+
+    def run(call):
+        results = call(*arguments)
+        recorded = [results] if isinstance(results, torch.Tensor) else list(results)
+        total = sum((r * r.conj()).real.sum() for r in recorded if r.grad_fn is not None)
+        grads = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True)
+        again = [g for g in grads if g is not None and g.grad_fn is not None]
+        second = sum((g * g.conj()).real.sum() for g in again)
+        return (
+            type(results),
+            recorded,
+            grads,
+            torch.autograd.grad(second, leaves, allow_unused=True) if again else (),
+        )
+
+    want = run(operator._overload)
+    monkeypatch.setattr(operator, "_overload", None)
+    kind, *found = run(operator)
+    assert kind is want[0]
+    torch.testing.assert_close(found, list(want[1:]), rtol=0, atol=0)
+    flags = [[r.requires_grad for r in results] for results in (found[0], want[1])]
+    assert flags[0] == flags[1]
+
+
 def model(a, x, h0):
     h, last = ts.linear_recurrence(a, x, h0, dim=1, return_last=True)
     return (

@@ -153,6 +153,17 @@ def test_derivatives(name, packed):
     check_derivatives(run, leaves)
 
 
+def test_the_gradient_of_the_last_states_is_read_only():
+    """A kernel leaves another gradient in its place, but not in the caller's array."""
+    given, state = inputs_of("gated_delta_rule", 5)
+    state.requires_grad_()
+    _, last = ts.gated_delta_rule(**given, initial_state=state, output_final_state=True)
+    (weights,) = draw(last.shape, seed=7)
+    before = weights.clone()
+    (grad,) = torch.autograd.grad(last, state, weights)
+    assert torch.equal(weights, before) and not torch.equal(grad, weights)
+
+
 def test_second_derivatives_over_chunks():
     """Of 70 steps, which are three chunks."""
     given, state = inputs_of("gated_delta_rule", 70, batch=1, heads=1)

@@ -148,6 +148,22 @@ def test_matrix_states_leave_no_history(name, order):
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").is_file(), reason="Linux tells of its pages")
+def test_the_gradient_of_states_is_left_where_that_of_the_last_ones_was():
+    """Of a sum over the states after time, which autograd passes as one cell, expanded."""
+    tokens = [torch.rand(1, 8, 4, 32, requires_grad=True) for _ in "qkv"]
+    gate, rate = -torch.rand(1, 8, 4), torch.rand(1, 8, 4)
+    state = torch.rand(1, 4, 32, 32, requires_grad=True)
+    options = {"initial_state": state, "output_final_state": True}
+
+    def run():
+        _, last = ts.gated_delta_rule(*tokens, gate, rate, **options)
+        torch.autograd.grad(last.sum(), (*tokens, state))
+
+    run()
+    # The states after time, and one array more; what has tokens is a quarter of one.
+    assert peak_bytes(run) < 4 * state.nbytes
+
+
 def test_large_outputs_ask_for_large_pages():
     """By the operator, by the way of a call alone, and by that of a call that is repeated."""
     x, v = torch.ones(4, 1 << 20), torch.ones(1, 1 << 15, 1, 64)

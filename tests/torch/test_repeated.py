@@ -4,10 +4,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 import tvm_scan.torch as ts  # noqa: E402
 from tests.torch.test_delta import inputs_of, reference  # noqa: E402
 from tvm_scan.torch.declare import repeated  # noqa: E402
 from tvm_scan.torch.declare import ways as remembered  # noqa: E402
+from tvm_scan.torch.kernels import cache  # noqa: E402
 
 OPTIONS = {"use_qk_l2norm_in_kernel": False, "inplace_final_state": True}
 
@@ -22,15 +28,15 @@ def step(seed=0, **changes):
 
 @pytest.fixture
 def ways(monkeypatch):
-    """What is asked of the remembered signatures: the ways that were taken."""
+    """The ways that were taken of those remembered: each tells autograd what it has written."""
     taken = []
-    run = remembered.launch
+    run = remembered.increment_version
 
     def watched(*call):
         taken.append(call)
         run(*call)
 
-    monkeypatch.setattr(remembered, "launch", watched)
+    monkeypatch.setattr(remembered, "increment_version", watched)
     return taken
 
 
@@ -166,3 +172,63 @@ def test_a_step_like_the_last_ones_makes_no_key(ways, monkeypatch):
         y, _ = ts.gated_delta_rule(**recorded)
     assert not y.requires_grad
     assert len(keys) >= 3
+
+
+class Functions(TorchFunctionMode):
+    """Sees every function of torch, and calls it."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class Operators(TorchDispatchMode):
+    """Sees every operator, and calls it."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [Functions, Operators, forward_ad.dual_level])
+def test_a_step_that_is_watched_is_no_remembered_one(ways, mode):
+    for seed in range(3):
+        check(step(seed))
+    count, given = len(ways), step()
+    assert count
+    with mode():
+        ts.gated_delta_rule(**given)
+    assert len(ways) == count
+    check(step())
+    assert len(ways) == count + 1
+
+
+def test_mapped_and_fake_tensors_are_none_of_a_signature(ways):
+    """Of the same shapes, types and dtypes as those of a step that was taken."""
+    options = {**OPTIONS, "inplace_final_state": False, "output_final_state": True}
+    given = {**step(), **options}
+    names = [n for n, value in given.items() if isinstance(value, torch.Tensor)]
+
+    def run(*tensors):
+        return ts.gated_delta_rule(**{**given, **dict(zip(names, tensors, strict=True))})
+
+    want = [run(*(given[n] for n in names)) for _ in range(3)][-1]
+    count = len(ways)
+    assert count
+    rows = torch.vmap(run)(*(torch.stack((given[n], given[n])) for n in names))
+    assert all(torch.equal(row[1], one) for row, one in zip(rows, want, strict=True))
+    with FakeTensorMode() as fake:
+        y, _ = run(*(fake.from_tensor(given[n]) for n in names))
+    assert type(y) is not torch.Tensor and y.shape == want[0].shape
+    assert len(ways) == count
+
+
+def test_the_kernel_of_a_way_is_another_one_when_plans_are_forgotten(monkeypatch):
+    for seed in range(3):
+        check(step(seed))
+    asked, obtain = [], cache._obtain
+    monkeypatch.setattr(cache, "_obtain", lambda *key: asked.append(key) or obtain(*key))
+    check(step())
+    assert not asked
+    cache.forget_plans()
+    check(step())
+    check(step())
+    assert len(asked) == 1

@@ -26,6 +26,14 @@ FAKE_TENSOR_LOG = "torch._subclasses.fake_tensor"
 #: Trees of tensors: torch publishes them as a package of their own, which need not be there.
 pytree = _pytree
 
+#: The number of modes that see every function of torch. `tensor_check` answers for those that see
+#: every operator, and this takes 0.06 instead of the 0.16 microseconds of `is_watched`.
+function_modes = torch._C._len_torch_function_stack
+
+#: Tells autograd that a kernel wrote to the tensors of a tuple. What torch publishes asks first
+#: whether it is given one tensor: 0.1 microseconds, and twice that after an idle moment.
+increment_version = torch._C._increment_version
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Whether a transform of torch.func is in progress: torch says so nowhere else. With `is_watched`

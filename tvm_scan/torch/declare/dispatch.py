@@ -79,7 +79,7 @@ def sees_nothing(arguments: Iterable[Any]) -> bool:
         torch.compiler.is_compiling()
         or transforms_active()
         or is_watched()
-        or not is_plain(arguments)
+        or is_recorded(arguments) is not False
     )
 
 
@@ -102,21 +102,27 @@ def forward_mode(name: str) -> str:
     )
 
 
-def is_plain(arguments: Iterable[Any]) -> bool:
-    """Return whether all tensors are torch's own, on a CPU or GPU, and need no gradient."""
+def is_recorded(arguments: Iterable[Any]) -> bool | None:
+    """Return whether autograd would record a call; None where more than the device would see it.
+
+    That is, unless all tensors are torch's own, on a CPU or GPU, and stand for themselves.
+    """
+    recorded = False
     for argument in arguments:
         kind = type(argument)
         if kind in _PLAIN:
             if not has_kernels(argument):
-                return False
-            if argument.requires_grad and torch.is_grad_enabled():
-                return False
+                return None
             # torch resolves the first two on the way; the last is refused there.
             if argument.is_neg() or argument.is_conj() or argument.is_nested:
-                return False
+                return None
+            if argument.requires_grad and torch.is_grad_enabled():
+                recorded = True
         elif isinstance(argument, (list, tuple)):
-            if not is_plain(argument):
-                return False
+            inner = is_recorded(argument)
+            if inner is None:
+                return None
+            recorded = recorded or inner
         elif kind not in _VALUES and isinstance(argument, torch.Tensor):
-            return False
-    return True
+            return None
+    return recorded

@@ -21,11 +21,12 @@ from tvm_scan.torch.declare.bundles import with_fields
 from tvm_scan.torch.declare.dispatch import (
     NAMESPACE,
     forward_mode,
-    is_plain,
+    is_recorded,
     library,
     refuse_tangents,
 )
 from tvm_scan.torch.declare.mapped import Rule, folded
+from tvm_scan.torch.declare.recorded import recorded
 from tvm_scan.torch.declare.transformed import Setup, transformed
 from tvm_scan.torch.private import (
     dual_level_is_open,
@@ -60,6 +61,7 @@ class Operator(Generic[Result]):
         self.name, self.__doc__ = f"{NAMESPACE}::{name}", function.__doc__
         self._implementation: Callable[..., Result] = implementation
         self._transformed: Callable[..., Any] | None = None
+        self._recorded: Callable[..., Result] | None = None
         self._fake: Callable[..., Any] = self._like_arguments
         self._overload: Callable[..., Result]
         self._overload = getattr(getattr(torch.ops, NAMESPACE), name).default
@@ -80,8 +82,12 @@ class Operator(Generic[Result]):
             return self._overload(*arguments)
         if dual_level_is_open() and not self._discrete:
             refuse_tangents(self.name, arguments)
-        if not is_watched() and is_plain(arguments):
-            return self._implementation(*arguments)
+        if not is_watched():
+            records = is_recorded(arguments)
+            if records is False:
+                return self._implementation(*arguments)
+            if records and self._recorded is not None:
+                return self._recorded(*arguments)
         return self._overload(*arguments)
 
     def fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,6 +139,7 @@ class Operator(Generic[Result]):
 
         torch.library.register_autograd(self.name, padded, setup_context=setup, lib=library)
         self._transformed = transformed(self.name, self._overload, padded, setup, self._map)
+        self._recorded = recorded(self._overload, self._implementation, padded, setup)
 
     def _setup(self, saves: Sequence[str], zeros: bool) -> Setup:
         indices = {name: index for index, name in enumerate(self.parameters)}

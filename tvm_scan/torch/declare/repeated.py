@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import or_
+from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -20,13 +20,36 @@ from torch import Tensor
 from tvm_scan.torch.declare.ways import Way, pick, way_of
 from tvm_scan.torch.kernels.cache import runs_of_kernels
 from tvm_scan.torch.kernels.runtime import ALIGNMENT
-from tvm_scan.torch.private import is_watched, tensor_check, transforms_active
+from tvm_scan.torch.private import (
+    dual_level_is_open,
+    function_modes,
+    is_watched,
+    tensor_check,
+    transforms_active,
+)
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-#: Runs a way, or returns None where a call is of another signature.
-_Shortcut = Callable[[Sequence[Any], tuple[str, ...]], Any]
+
+@dataclass(frozen=True, slots=True)
+class _Shortcut:
+    """A way, and what the values of a call are compared with before it is taken.
+
+    The values of one signature differ in the cells and the addresses of tensors alone.
+    """
+
+    #: Arguments that are passed by name, and the types of all values.
+    names: tuple[str, ...]
+    types: tuple[type, ...]
+    #: What is no tensor, and the function that picks it.
+    constants_of: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    constants: tuple[Any, ...]
+    #: The tensors, and whether they are like those of the signature.
+    tensors_of: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    alike: Callable[..., bool]
+    way: Way
+
 
 #: What is no tensor and may stand in a signature.
 _NUMBERS = (bool, int, float, str)
@@ -60,16 +83,28 @@ def repeated(
         @functools.wraps(function)
         def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
             # `is_compiling` first: what comes after it is not traced.
-            if torch.compiler.is_compiling() or not when(named):
-                return function(*arguments, **named)
-            # Of a transform or a mode tensors may have no data to ask for.
-            if transforms_active() or is_watched():
+            if torch.compiler.is_compiling():
                 return function(*arguments, **named)
             values, names = (*arguments, *named.values()), tuple(named)
-            for shortcut in recent:
-                result = shortcut(values, names)
-                if result is not None:
-                    return result  # type: ignore[no-any-return]
+            # What sees operators, or transforms them, `alike` answers for.
+            if recent and not function_modes() and not dual_level_is_open():
+                types = tuple(map(type, values))
+                for short in recent:
+                    # The types first: a tensor would compare its cells with a constant.
+                    if (
+                        types == short.types
+                        and names == short.names
+                        and short.constants_of(values) == short.constants
+                        and short.alike(*(tensors := short.tensors_of(values)))
+                    ):
+                        bits = 0
+                        for tensor in tensors:
+                            bits |= tensor.data_ptr()
+                        if not bits % ALIGNMENT:
+                            return short.way(values)  # type: ignore[return-value]
+            # Of a transform or a mode tensors may have no data to ask for.
+            if not when(named) or transforms_active() or is_watched():
+                return function(*arguments, **named)
             key = _signature(values, names)
             if key is None:
                 return function(*arguments, **named)
@@ -92,33 +127,19 @@ def repeated(
     return decorate
 
 
-def _shortcut(way: Way, values: Sequence[Any], names: tuple[str, ...]) -> _Shortcut | None:
-    """Return a function that runs a way for what is like some values, quickly.
+def _shortcut(way: Way, values: tuple[Any, ...], names: tuple[str, ...]) -> _Shortcut | None:
+    """Return the shortcut of a way for what is like some values.
 
-    It returns None, and does nothing, unless the tensors differ from those of the signature in
-    their values alone, and all else is the same. There is none where two arguments are one tensor.
+    There is none where two arguments are one tensor.
     """
-    indices = [n for n, value in enumerate(values) if isinstance(value, Tensor)]
-    if len({id(values[n]) for n in indices}) < len(indices):
+    numbers = [n for n, value in enumerate(values) if isinstance(value, Tensor)]
+    if len({id(values[n]) for n in numbers}) < len(numbers):
         return None
-    tensors = pick(indices)
-    others = pick([n for n, value in enumerate(values) if not isinstance(value, Tensor)])
-    constants, alike, count = others(values), tensor_check(tensors(values)), len(values)
-    kinds, address = tuple(map(type, constants)), Tensor.data_ptr
-
-    def shortcut(passed: Sequence[Any], named: tuple[str, ...]) -> Any:
-        if named != names or len(passed) != count:
-            return None
-        same = others(passed)
-        # The types first: a tensor would compare its cells with a constant.
-        if tuple(map(type, same)) != kinds or same != constants:
-            return None
-        operands = tensors(passed)
-        if not alike(*operands) or functools.reduce(or_, map(address, operands), 0) % ALIGNMENT:
-            return None
-        return way(passed)
-
-    return shortcut
+    tensors_of = pick(numbers)
+    constants_of = pick([n for n in range(len(values)) if n not in numbers])
+    types, alike = tuple(map(type, values)), tensor_check(tensors_of(values))
+    constants = constants_of(values)
+    return _Shortcut(names, types, constants_of, constants, tensors_of, alike, way)
 
 
 def _signature(values: Sequence[Any], named: Iterable[str]) -> Any:

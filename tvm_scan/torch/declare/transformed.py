@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tvm_scan.torch.declare.dispatch import forward_mode
-from tvm_scan.torch.private import pytree
+from tvm_scan.torch.private import pytree, schema_of
 
 #: Saves what the derivative needs: a context, the arguments, the results.
 Setup = Callable[[Any, tuple[Any, ...], Any], None]
@@ -60,20 +60,25 @@ def transformed(
         setup(ctx, _whole(inputs), output)
 
     def pull(ctx: Any, *grads: Any) -> Any:
-        gradients = backward(ctx, list(grads)) if gives_list else backward(ctx, *grads)
+        gradients = backward(ctx, list(grads)) if is_list else backward(ctx, *grads)
         return (*pytree.tree_leaves(gradients), None)
 
     # How torch wants them; mypy holds them to the signatures of the base class.
     Function.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
     Function.backward = staticmethod(pull)  # type: ignore[method-assign]
-    gives_list = str(overload._schema.returns[0].type) == "List[Tensor]"  # type: ignore[attr-defined]
+    is_list = gives_list(overload)
 
     def call(arguments: Sequence[Any]) -> Any:
         flat, structure = pytree.tree_flatten(tuple(arguments))
         results = Function.apply(*flat, structure)
-        return list(results) if gives_list else results
+        return list(results) if is_list else results
 
     return call
+
+
+def gives_list(overload: Callable[..., Any]) -> bool:
+    """Return whether the result of an operator is a list of tensors."""
+    return str(schema_of(overload).returns[0].type) == "List[Tensor]"
 
 
 def _whole(flat: Sequence[Any]) -> tuple[Any, ...]:

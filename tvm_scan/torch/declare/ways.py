@@ -12,24 +12,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
-from tvm_scan.torch.kernels.cache import Gathered, kernel_at
+from tvm_scan.torch.kernels import runtime
+from tvm_scan.torch.kernels.cache import Gathered, held_kernel
 from tvm_scan.torch.kernels.runtime import ALIGNMENT, LARGE, aligned_empty, launch, prepared
+from tvm_scan.torch.private import increment_version
 
 _empty_like = torch.empty_like
 
 
 #: Runs a kernel on the arguments of a call, and returns the call's results.
-Way = Callable[[Sequence[Any]], tuple[Any, ...]]
+Way = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
-def pick(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """Return a function of a sequence: the tuple of what it has at some indices."""
+def pick(indices: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Return a function of a tuple: the tuple of what it has at some indices."""
     if len(indices) > 1:
-        return itemgetter(*indices)  # of one index it returns no tuple
-    (index,) = indices or (None,)
-    return lambda sequence: () if index is None else (sequence[index],)
+        return itemgetter(*indices)  # of one index it returns no tuple, of a slice it does
+    (start,) = indices or (0,)
+    return itemgetter(slice(start, start + len(indices)))
 
 
 def _like(result: Tensor, values: Sequence[Any]) -> int:
@@ -55,7 +56,7 @@ def way_of(gathered: Gathered, values: Sequence[Any], result: Any) -> Way | None
     (run,) = gathered.runs
     sources = {id(to): source for source, to in gathered.conversions}
     new_ids = {id(sources.get(id(part), part)) for part in result}
-    numbers: list[Any] = []
+    numbers: tuple[Any, ...] = ()
     #: Arguments that the kernel reads in another dtype, and whether they are copied then, since
     #: they lie in memory otherwise than it reads them.
     changed: list[tuple[int, torch.dtype, bool]] = []
@@ -68,7 +69,7 @@ def way_of(gathered: Gathered, values: Sequence[Any], result: Any) -> Way | None
         number = next((n for n, value in enumerate(values) if value is source), -1)
         if not isinstance(operand, Tensor):
             parts.append((1, len(numbers)))
-            numbers.append(operand)
+            numbers += (operand,)
         elif number >= 0:
             is_copied = prepared(operand).data_ptr() != operand.data_ptr()
             is_changed = is_copied or source is not operand
@@ -92,19 +93,22 @@ def way_of(gathered: Gathered, values: Sequence[Any], result: Any) -> Way | None
     converted = [(n, part.dtype) for n, part in enumerate(result) if id(part) in sources]
     #: Arguments that are results, too: autograd is told that the kernel wrote to them.
     written = pick([index for index in results if index < len(values)])
-    key, operands_of, results_of = run.key, pick(operands), pick(results)
+    kernel, operands_of, results_of = held_kernel(run.key), pick(operands), pick(results)
 
-    def way(values: Sequence[Any]) -> tuple[Any, ...]:
-        pool = [*values, *numbers]
+    def way(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        pool = values + numbers
         for number, dtype, is_copied in changed:
             tensor = values[number].to(dtype)
-            pool.append(prepared(tensor) if is_copied else tensor)
+            pool += (prepared(tensor) if is_copied else tensor,)
         for like, shape, dtype, device in new:
             tensor = _empty_like(values[like]) if like >= 0 else None
             if tensor is None or tensor.data_ptr() % ALIGNMENT:
                 tensor = aligned_empty(shape, dtype, device)
-            pool.append(tensor)
-        launch(kernel_at(key).call, *operands_of(pool))
+            pool += (tensor,)
+        if runtime.substitute is None:  # asked here, since a frame takes time
+            kernel()(*operands_of(pool))
+        else:
+            launch(kernel(), *operands_of(pool))
         increment_version(written(values))
         if not converted:
             return results_of(pool)

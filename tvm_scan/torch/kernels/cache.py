@@ -78,6 +78,7 @@ class Gathered(NamedTuple):
     conversions: list[tuple[torch.Tensor, torch.Tensor]]
 
 
+#: Another one where plans are forgotten: none is emptied.
 _calls: dict[_CallKey, _Built] = {}
 _libraries: dict[tuple[KernelSpec, str, Device], _Built] = {}
 _building = ForkSafeLock()
@@ -155,8 +156,9 @@ def kernels_asked_for() -> Iterator[list[tuple[KernelSpec, tuple[int, ...]]]]:
 
 def forget_plans() -> None:
     """Ask for the plan of every kernel again, at its next call."""
+    global _calls
     with _building:
-        _calls.clear()
+        _calls = {}
 
 
 def least_sizes(bits: tuple[int, ...]) -> tuple[int, ...]:
@@ -178,6 +180,24 @@ def kernel_at(key: _CallKey) -> _Built:
         with _building:
             built = _calls.get(key) or _calls.setdefault(key, _obtain(*key))
     return built
+
+
+def held_kernel(key: _CallKey) -> Callable[[], Callable[..., Any]]:
+    """Return what gives the function of a kernel, looked up again only where plans are forgotten.
+
+    A key that is equal and not the same takes a microsecond to compare, as much as a small kernel.
+    """
+    table: dict[_CallKey, _Built] | None = None
+    call: Callable[..., Any]
+
+    def kernel() -> Callable[..., Any]:
+        nonlocal table, call
+        if table is not (now := _calls):
+            call = kernel_at(key).call
+            table = now
+        return call
+
+    return kernel
 
 
 def _obtain(spec: KernelSpec, bits: tuple[int, ...], device: Device) -> _Built:

@@ -9,6 +9,7 @@ Derivatives of the adjoint are made of torch's operators everywhere.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -152,9 +153,43 @@ def _sizes(tensors: DeltaTensors) -> tuple[int, int, int]:
     return tensors.h0.shape[0], tensors.q.shape[2], tensors.q.shape[1]
 
 
-def _spec(factory: str, tensors: DeltaTensors, **options: Any) -> KernelSpec:
-    every = {"dtype": dtype_name(tensors.v.dtype), **tensors.options(), **options}
-    return KernelSpec.of(factory, _SIZES, **every)
+def _facts(tensors: DeltaTensors) -> tuple[tuple[str, object], ...]:
+    """Return the options of every kernel on some tensors."""
+    return ("dtype", dtype_name(tensors.v.dtype)), *tensors.options().items()
+
+
+# To write such a name takes as long as a small kernel runs.
+@functools.lru_cache(maxsize=1024)
+def _walk_spec(
+    facts: tuple[tuple[str, object], ...],
+    reads: str,
+    packed: bool,
+    single: bool,
+    in_place: bool,
+    keep: bool,
+) -> KernelSpec:
+    options = {"packed": packed, "single": single, "in_place": in_place, "keep": keep}
+    return replace(
+        KernelSpec.of("delta_walk", _SIZES, **dict(facts), **options, reads=reads),
+        no_scan=True,
+        decided_by="delta.walk_plan",
+        measured_as=_plain_spec(facts),
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _adjoint_spec(facts: tuple[tuple[str, object], ...], reads: str, packed: bool) -> KernelSpec:
+    return replace(
+        KernelSpec.of("delta_adjoint", _SIZES, **dict(facts), packed=packed, reads=reads),
+        no_scan=True,
+        decided_by="delta.adjoint",
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _plain_spec(facts: tuple[tuple[str, object], ...]) -> KernelSpec:
+    """Name the loop over tokens, of which what is read is computed before."""
+    return replace(KernelSpec.of("delta_rule", _SIZES, **dict(facts)), or_serial=True)
 
 
 def _walk(
@@ -162,26 +197,14 @@ def _walk(
 ) -> None:
     """Run the kernel; without an array for the states after time, `h0` will have them."""
     packed = tensors.offsets is not None
-    options = {"packed": packed, "single": not packed and tensors.v.shape[1] == 1}
-    options |= {"in_place": len(results) == 1, "keep": keep}
-    spec = replace(
-        _spec("delta_walk", tensors, reads=reads, **options),
-        no_scan=True,
-        decided_by="delta.walk_plan",
-        measured_as=_plain_spec(tensors),
-    )
-    run_kernel(
-        spec, _sizes(tensors), *_operands(tensors, *_numbers(tensors, scale, reads)), *results
-    )
-
-
-def _plain_spec(tensors: DeltaTensors) -> KernelSpec:
-    """Name the loop over tokens, of which what is read is computed before."""
-    return replace(_spec("delta_rule", tensors), or_serial=True)
+    single = not packed and tensors.v.shape[1] == 1
+    spec = _walk_spec(_facts(tensors), reads, packed, single, len(results) == 1, keep)
+    operands = _operands(tensors, *_numbers(tensors, scale, reads))
+    run_kernel(spec, _sizes(tensors), *operands, *results)
 
 
 def _plain(tensors: DeltaTensors, last: Tensor, y: Tensor) -> None:
-    spec = _plain_spec(tensors)
+    spec = _plain_spec(_facts(tensors))
     if tensors.g is not None:
         tensors = tensors._replace(g=tensors.g.exp())
     run_kernel(spec, _sizes(tensors), *_operands(tensors), last, y)
@@ -236,15 +259,12 @@ def delta_scan_backward(
     grads = {n: aligned_empty(t.shape, v.dtype, v.device) for n, t in timed.items()}
     for name, tensor in tensors.learned.items():
         grads[name] = aligned_empty((h0.shape[0], *tensor.shape), v.dtype, v.device)
-    g_h0 = aligned_empty(h0.shape, v.dtype, v.device)
+    # The kernel overwrites it: a copy even of what is compact, which autograd may give to others.
+    g_h0 = aligned_empty(h0.shape, v.dtype, v.device).copy_(g_last)
     packed = tensors.offsets is not None
-    spec = replace(
-        _spec("delta_adjoint", tensors, packed=packed, reads=reads),
-        no_scan=True,
-        decided_by="delta.adjoint",
-    )
+    spec = _adjoint_spec(_facts(tensors), reads, packed)
     operands = _operands(tensors, *_numbers(tensors, scale, reads))
-    operands += [checkpoints, known, g_y, g_last]
+    operands += [checkpoints, known, g_y]
     run_kernel(spec, _sizes(tensors), *operands, *grads.values(), g_h0)
     if packed:
         grads |= {n: grads[n].sum(0, keepdim=True) for n in tensors.learned}
