@@ -156,9 +156,11 @@ class Lanes(CpuPlan):
         neighbours = any(a.along_lane == 1 for a in step.accesses)
         base = cls(vectorize=True, ldexp=ldexp)
         # All lanes at once need no pool, of which few short rows take less than it takes to wake.
-        whole = 1 << (step.lanes.bit_length() - 1) if step.length <= TILE_STEPS else _WHOLE + 1
-        for width in powers(4, 2048 if neighbours or whole <= _WHOLE else 16):
-            if width <= step.lanes and (neighbours or width <= 16 or width == whole):
+        whole = 1 << (step.lanes.bit_length() - 1) if step.length <= TILE_STEPS else 0
+        # Several vectors hide the waits of one another's polynomials.
+        widest = 2048 if neighbours else 64 if step.transcendental else 16
+        for width in powers(4, max(widest, _WHOLE)):
+            if width <= min(widest, step.lanes) or width == whole:
                 for line in past if neighbours and width >= 16 else (False,):
                     yield base.with_(lane_block=width, nontemporal=line)
 

@@ -29,7 +29,7 @@ _NEIGHBOURING, _COMPARED = 30, 24
 _FEW = 3
 #: Cycles of a vector of memory there, and its bytes: LLVM takes no wider ones of most processors
 #: with AVX-512. On a Zen 3 (AVX2) 23 steps of 236 neighbours take 1.1 us, on an Emerald Rapids 1.3.
-_ACCESS, _WIDEST = 1.4, 32
+_ACCESS, _WIDEST = 1.0, 32
 #: Cycles of a cell of a vector that is read, and written, where cells lie apart.
 GATHERED, SCATTERED = 1.0, 2.8
 #: Bytes of a row of lanes that cores share: shorter ones are written in one go, of longer ones the
