@@ -2,7 +2,8 @@
 
 Each case is one interleaved run in one process: the default plan, the sequential loop and a sample
 of the space take turns, each woken by an untimed call; the least of each counts. Regret is the
-default's time over the best. Cases that look bad are timed a second time, alone with the best.
+default's time over the best. Cases that look bad are timed a second time, alone with the best, in a
+process of their own: which pages arrays lie in, and which cores threads run on, is decided anew.
 Cores that are one for a while (`bench.cores`) are waited for.
 
     python -m bench.regret [--cases N] [--seed N] [--add] [--json bench/results/regret.json]
@@ -16,8 +17,10 @@ import argparse
 import json
 import random
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from math import exp, inf, log
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +168,7 @@ def measure(
     loop = times[_LOOP]
     late = times[default] > 1.03 * loop
     if default != best and (times[default] > _OUTLIER * times[best] or late):
-        again = prepared.times([default, best, _LOOP], 2 * seconds / 3, 2 * least)
+        again = timed_anew(case, target, [default, best, _LOOP], 2 * seconds / 3, 2 * least)
         times |= {p: min(seconds, times[p]) for p, seconds in again.items()}
         best = min(times, key=lambda p: times[p])
     row = Row(
@@ -179,6 +182,24 @@ def measure(
         prepared.apart,
     )
     return row, times
+
+
+def timed_anew(
+    case: Case, target: Target, plans: list[ScanPlan], seconds: float, least: int
+) -> dict[ScanPlan, float]:
+    """Time plans of a case in a process of their own."""
+    arguments = case, str(target), [str(p) for p in plans], seconds, least
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return dict(zip(plans, pool.submit(_timed, *arguments).result(), strict=True))
+
+
+def _timed(case: Case, target: str, plans: list[str], seconds: float, least: int) -> list[float]:
+    prepared = Prepared(case, Target(json.loads(target)))
+    parsed = [ScanPlan.parse(text) for text in plans]
+    for plan in parsed:
+        prepared.add(plan)
+    times = prepared.times(parsed, seconds, least)
+    return [times[plan] for plan in parsed]
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:

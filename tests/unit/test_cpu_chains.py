@@ -10,7 +10,7 @@ from bench.regret_cases import Case
 from tvm_scan import ScanPlan, extract
 from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.cpu.cost.count import chain_of
-from tvm_scan.schedules.cpu.cost.parts import latency_of, vector_cycles
+from tvm_scan.schedules.cpu.cost.parts import latency_of, takes_rows_in_vectors, vector_cycles
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
@@ -233,3 +233,19 @@ def test_little_is_left_around_a_block_of_vectors():
     plan = "cpu/lanes(lane_block=8, vectorize=True)"
     short, long = (work_of("cumsum", (64, steps), plan).cycles / steps for steps in (16, 1600))
     assert short < 1.1 * long
+
+
+def test_a_row_that_is_written_backwards_takes_longer():
+    """In scalar code; vectors of time are reversed in registers."""
+    plan = "cpu/lanes(lane_block=8)"
+    forwards, backwards = (
+        work_of("cumsum", (64, 1000), plan, dtype="int32", reverse=back).cycles
+        for back in (False, True)
+    )
+    assert backwards > 1.4 * forwards
+
+
+@pytest.mark.parametrize(("dtype", "vectors"), [("float32", True), ("float64", False)])
+def test_rows_of_few_bytes_are_taken_in_vectors(dtype, vectors):
+    step = step_of(extract(Case("cumprod", (1000, 8), {"dtype": dtype}).func))
+    assert takes_rows_in_vectors(step) == vectors
