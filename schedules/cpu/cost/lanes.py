@@ -157,7 +157,8 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     if size > VECTOR:
         chain += FORWARD
     each = max(_across(plan, step, chip, size), chain)
-    return overhead + step.length * (each + jump_cycles(step, chip, size))
+    jumps = jump_cycles(step, chip, size, past=plan.nontemporal)
+    return overhead + step.length * (each + jumps)
 
 
 def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool = False) -> float:
