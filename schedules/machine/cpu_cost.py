@@ -106,6 +106,9 @@ def cpu_cost(work: CpuWork, chip: CpuChip, cores: int) -> CpuCost:
         + work.scattered / (chip.scattered_rate * used)
         + work.past * chip.past / chip.rate(float("inf"), used)
     )
+    if work.footprint <= chip.private:
+        # Who made the arrays, or used them last, has them in a cache of its own.
+        memory += work.footprint * (1 - 1 / used) / chip.private_rate
     less, more = sorted((busy, memory))
     # A pool of one thread wakes nobody.
     woken = work.joins * chip.wake if cores > 1 else 0.0

@@ -118,8 +118,9 @@ def work_of(family, sizes, plan, **options):
 def test_cores_contest_the_lines_of_rows_that_they_share(lanes):
     """Of 64 to 256 bytes, beyond the private caches; one core contests nothing."""
     plan = "cpu/lanes(lane_block=4, vectorize=True)"
-    near, far = (work_of("ema", (lanes, length), plan, layout="ld") for length in (100, 1 << 20))
-    assert near.contested == 0
+    near, far = (work_of("ema", (lanes, length), plan, layout="ld") for length in (400, 1 << 20))
+    # Of a line of several lanes both write all of it, wherever it is held.
+    assert (near.contested > 0) == (lanes == 16)
     assert (far.contested > 0) == (lanes in (16, 64))
     one, two = (cpu_cost(far, CHIP, cores).busy for cores in (1, 2))
     plain = replace(far, contested=0.0)
@@ -260,3 +261,27 @@ def test_a_row_that_is_written_backwards_takes_longer():
 def test_rows_of_few_bytes_are_taken_in_vectors(dtype, vectors):
     step = step_of(extract(Case("cumprod", (1000, 8), {"dtype": dtype}).func))
     assert takes_rows_in_vectors(step) == vectors
+
+
+def test_cores_write_one_after_the_other_to_one_line():
+    """Of sums of integers, which wait for nothing else; means wait as long for themselves."""
+    work = {
+        family: work_of(family, (3, 2500), "cpu/lanes()", **options)
+        for family, options in (
+            ("cumsum", {"axis": 0, "dtype": "int64"}),
+            ("ema", {"layout": "ld"}),
+        )
+    }
+    assert work["cumsum"].contested > 0.5 * work["cumsum"].cycles
+    assert work["ema"].contested == 0
+
+
+def test_a_second_core_gets_its_part_from_the_first_one():
+    """What a private cache holds; beyond it memory is where both find it."""
+    near, far = (
+        work_of("cumsum", (8, steps), "cpu/lanes(lane_block=4)") for steps in (4000, 1 << 20)
+    )
+    for work, times in ((near, 1.0), (far, 0.0)):
+        rate = CHIP.rate(work.footprint, 2.0)
+        more = cpu_cost(work, CHIP, 2).memory - work.moved / rate
+        assert more == pytest.approx(times * work.footprint / 2 / CHIP.private_rate, rel=1e-6)

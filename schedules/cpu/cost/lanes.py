@@ -76,7 +76,7 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         of_block, tasks = _block(plan, step, chip, size), outer * blocks
         work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=of_block)
         if tasks > 1:
-            contested = tasks * contested_cycles(step, chip)
+            contested = tasks * contested_cycles(step, chip, of_block)
             work = CpuWork(tasks * of_block, tasks, 1.0, 0.0, contested=contested)
         total += work
     if memory["footprint"] > chip.private * min(chip.cores, total.tasks):

@@ -92,7 +92,7 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     # Less than a vector is written out, and its carries stay in registers.
     full = width * max((a.size for a in step.accesses), default=0) >= chip.vector_bytes
     chain = latency_of(step.chain, chip) + (chip.forward if full else _COLUMN)
-    each = max(cycles + 3.0, chain)
+    each = max(cycles + (3.0 if full else 1.0), chain)
     if width < chip.vector_bytes / 4:
         each = max(each, width * instructions_of(step) / chip.issue)
     return CpuWork(rows * step.length * each, 1.0, 0.0, **memory_of(step, chip, 0.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from tvm_scan.schedules.cpu.cost.count import Counts, Path
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
@@ -43,6 +45,9 @@ _SHARED = (64, 256)
 #: Cycles of a step whose lines, or the lines beside them, another core writes, too: what is beyond
 #: the private caches, and beyond all of them.
 _CONTESTED = (8.0, 40.0)
+#: Cycles of a step at least if several cores write to its line: sums of 3 integers of 8 bytes take
+#: 4.3, and moving averages, which wait 7 for themselves, no more than that.
+_SAME_LINE = 5.0
 #: Rows that are followed at a time from strip to strip: of 11 steps of three arrays strips of 16
 #: lanes take half of the time of strips of 1024, of 17 steps twice as long.
 _STREAMS = 40
@@ -250,15 +255,27 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
     return cycles
 
 
-def contested_cycles(step: Step, chip: CpuChip) -> float:
+def contested_cycles(step: Step, chip: CpuChip, otherwise: float = inf) -> float:
     """Cycles of a lane, or of a block of them, if other cores write to its lines or beside them.
 
-    A line of several is written by one core after the other. Of lines side by side, what the
-    private caches hold stays there; of the rest each core asks for the others' lines, too.
+    A line of several steps, or lanes, is written by one core after the other: a step takes some
+    cycles at least, unless vectors of time hold many. Of lines side by side, what the private
+    caches hold stays there; of the rest each core asks for the others' lines, too.
+
+    Parameters
+    ----------
+    step : Step
+        What is counted.
+    chip : CpuChip
+        Where.
+    otherwise : float
+        Cycles of the same without other cores.
     """
     stores = [a for a in moving(step) if a.store and a.along_lane == 1]
     touched, (least, most) = step.loads + step.stores, _SHARED
     row = step.lanes * stores[0].size if stores else 0
+    if 0 < row < least:
+        return max(0.0, _SAME_LINE * step.length - otherwise)
     held = chip.nearest if row == least else chip.private
     if not least <= row <= most or touched <= held:
         return 0.0
