@@ -11,8 +11,6 @@ from tvm_scan.schedules.gpu.shared.walk_layout import walk_steps
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.walk.exchange import TOGETHER
 
-__all__ = ["groups_written_out", "steps_of_passes"]
-
 #: Steps of states that a pass over groups has at most, if it has several groups.
 _MOST = 256
 
