@@ -39,8 +39,8 @@ _FEW = 3
 _ACCESS, _WIDEST = 1.0, 32
 #: Cycles of a cell of a vector that is read, and written, where cells lie apart.
 GATHERED, SCATTERED = 1.0, 2.8
-#: Bytes of a row of lanes whose lines lie side by side for several cores: shorter ones are a part of
-#: one line, of longer ones the prefetchers of one core leave the others' lines alone.
+#: Bytes of a row of lanes whose lines lie side by side for several cores: shorter ones are a part
+#: of one line, of longer ones the prefetchers of one core leave the others' lines alone.
 _SHARED = (64, 256)
 #: Cycles of a step whose lines, or the lines beside them, another core writes, too: what is beyond
 #: the private caches, and beyond all of them.
