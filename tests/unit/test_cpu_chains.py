@@ -188,6 +188,11 @@ def test_of_short_rows_beyond_the_caches_every_line_comes_each_time():
     )
     assert near[0] == near[1] < 0.6 * near[2]
     assert far[0] < 0.7 * far[1] < 0.7 * 0.7 * far[2]
+    # Two lanes that are left over pass over all of the rows, too.
+    left, none = (
+        work_of("ema", (lanes, 1 << 18), plans[1], layout="ld").moved / lanes for lanes in (18, 16)
+    )
+    assert left > 1.5 * none
 
 
 def test_all_lanes_of_few_short_rows_may_be_one_block():

@@ -68,11 +68,12 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     width = min(plan.lane_block, step.lanes)
     outer = step.rows / step.lanes
     total = CpuWork(0.0, 1.0, 0.0, 0.0)
-    rest = step.lanes
+    rest, passes = step.lanes, 0.0
     for size in block_sizes(plan.lane_block):
         blocks, rest = divmod(rest, size)
         if not blocks:
             continue
+        passes += blocks
         of_block, tasks = _block(plan, step, chip, size), outer * blocks
         work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=of_block)
         if tasks > 1:
@@ -89,7 +90,7 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
             lost, jumps = _unfollowed(step, width), _jumping(step, chip, width)
             memory["scattered"] = memory["moved"] * (lost + _OPENED * jumps)
             memory["moved"] *= 1.0 - lost - jumps
-    again = fetched_again(step, chip, width)
+    again = fetched_again(step, chip, width, passes)
     if plan.vectorize and not plan.transpose:
         again += _evicted(step, chip, width)
     return replace(total, **with_more(memory, again))

@@ -137,10 +137,13 @@ def past_share(plan: CpuPlan, step: Step) -> float:
     return covered if along % 64 == 0 or rows == 1 else covered * (along & -along) / 64
 
 
-def fetched_again(step: Step, chip: CpuChip, rows_at_once: float) -> float:
+def fetched_again(
+    step: Step, chip: CpuChip, rows_at_once: float, passes: float | None = None
+) -> float:
     """Bytes of lines that are fetched again for every lane where lanes are neighbours.
 
-    Of short rows beyond the private caches all lines come, whichever are asked for.
+    Of short rows beyond the private caches all lines come, whichever are asked for: with every
+    pass over time, of which there is one for each so many rows unless it is said.
     """
     extra, beyond = 0.0, step.loads + step.stores > chip.private
     for a in moving(step):
@@ -148,9 +151,12 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float) -> float:
             continue
         cell = a.size * abs(a.along_lane)
         row = step.lanes * cell
-        span = max(64.0, row) if beyond and row <= _SHARED[1] else 64.0
+        short = beyond and row <= _SHARED[1]
+        span = max(64.0, row) if short else 64.0
         used = min(span, rows_at_once * cell)
         again = min(span / used, max(1.0, step.lanes / rows_at_once))
+        if short and passes is not None:
+            again = passes
         # The lines of a column stay only where all of them fit.
         if step.length * 64 > chip.nearest:
             extra += step.rows * step.length * a.size * (again - 1)
