@@ -266,16 +266,17 @@ def main() -> int:
     if nvcc is None or nvdisasm_path() is None:
         print("expected nvcc and nvdisasm (pip: nvidia-cuda-nvdisasm) on the PATH", file=sys.stderr)
         return 1
-    version = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    told = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    version = told.splitlines()[-2].rpartition(" ")[2]
     kept: dict[str, Any] = {}
     if asked.kept:
         kept = json.loads(asked.kept.read_text(encoding="utf-8"))
-        if version.splitlines()[-2].rpartition(" ")[2] != kept["nvcc"]:
+        if version != kept["nvcc"]:
             print(f"expected rows of this nvcc, found those of {kept['nvcc']}", file=sys.stderr)
             return 1
     found: dict[str, Any] = {
         "machine": machine(Target.from_device("cpu")),
-        "nvcc": version.splitlines()[-2].rpartition(" ")[2],
+        "nvcc": version,
         "cases": {},
         "pairs": {},
     }

@@ -135,6 +135,8 @@ class Prepared:
 
     def times(self, plans: list[ScanPlan], seconds: float, least: int) -> dict[ScanPlan, float]:
         """Least seconds of each, in turns, in pieces for which the cores are apart."""
+        for plan in plans:
+            self.add(plan)
         calls = {str(p): (lambda run=self.runs[p]: run(*self.tensors)) for p in plans}
         times = dict.fromkeys(plans, inf)
 
@@ -161,14 +163,14 @@ def measure(
     default = default_plan(target, found)
     others = sample(rng, target, found, count)
     plans = list(dict.fromkeys([default, _LOOP, *others]))
-    for plan in plans:
-        prepared.add(plan)
     times = prepared.times(plans, seconds, least)
     best = min(times, key=lambda p: times[p])
     loop = times[_LOOP]
     late = times[default] > 1.03 * loop
     if default != best and (times[default] > _OUTLIER * times[best] or late):
-        again = timed_anew(case, target, [default, best, _LOOP], 2 * seconds / 3, 2 * least)
+        looked_at = [default, best, _LOOP]
+        again, apart = timed_anew(case, target, looked_at, 2 * seconds / 3, 2 * least)
+        prepared.apart = prepared.apart and apart
         times |= {p: min(seconds, times[p]) for p, seconds in again.items()}
         best = min(times, key=lambda p: times[p])
     row = Row(
@@ -186,20 +188,17 @@ def measure(
 
 def timed_anew(
     case: Case, target: Target, plans: list[ScanPlan], seconds: float, least: int
-) -> dict[ScanPlan, float]:
-    """Time plans of a case in a process of their own."""
-    arguments = case, str(target), [str(p) for p in plans], seconds, least
+) -> tuple[dict[ScanPlan, float], bool]:
+    """Time plans of a case in a process of their own, and say whether the cores were apart."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return dict(zip(plans, pool.submit(_timed, *arguments).result(), strict=True))
+        return pool.submit(_timed, case, str(target), plans, seconds, least).result()
 
 
-def _timed(case: Case, target: str, plans: list[str], seconds: float, least: int) -> list[float]:
-    prepared = Prepared(case, Target(json.loads(target)))
-    parsed = [ScanPlan.parse(text) for text in plans]
-    for plan in parsed:
-        prepared.add(plan)
-    times = prepared.times(parsed, seconds, least)
-    return [times[plan] for plan in parsed]
+def _timed(
+    case: Case, target: str, plans: list[ScanPlan], seconds: float, least: int
+) -> tuple[dict[ScanPlan, float], bool]:
+    prepared = Prepared(case, Target(_target(target)))
+    return prepared.times(plans, seconds, least), prepared.apart
 
 
 def summary(rows: list[Row]) -> dict[str, Any]:
