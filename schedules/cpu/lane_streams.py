@@ -16,6 +16,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.branches import unconditional_loads
 from tvm_scan.schedules.common.invariants import values_of
 from tvm_scan.schedules.common.ir import local
+from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.cpu.line_stores import output_stores
 from tvm_scan.schedules.cpu.transpose import square_side
 
@@ -39,6 +40,12 @@ def takes_lane_tiles(recurrence: Recurrence) -> bool:
     if not recurrence.lanes or recurrence.guard is not None:
         return False
     return bool(loads_along_time(recurrence)) or bool(stores_along_time(recurrence))
+
+
+def gains_by_lane_tiles(recurrence: Recurrence) -> bool:
+    """Return whether tiles of such rows are worth a try."""
+    whole = known_extent(recurrence.time.extent) >= TILE_STEPS
+    return whole and takes_lane_tiles(recurrence)
 
 
 def _along_time(recurrence: Recurrence, buffer: Var, indices: Any) -> bool:

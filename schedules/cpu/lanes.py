@@ -16,7 +16,11 @@ from tvm_scan.schedules.common.sizes import known_extent, known_rows
 from tvm_scan.schedules.cpu.cost.lanes import lanes_work
 from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.lane_nests import build_lanes
-from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS, takes_lane_tiles
+from tvm_scan.schedules.cpu.lane_streams import (
+    TILE_STEPS,
+    gains_by_lane_tiles,
+    takes_lane_tiles,
+)
 from tvm_scan.schedules.cpu.plans import (
     CpuPlan,
     has_ldexp,
@@ -122,8 +126,7 @@ class Lanes(CpuPlan):
         past = past_caches(machine, recurrence, recurrence.lanes[-1].var)
         yield Branch(base, (("lane_block", widths), *maths, *past))
         squares = tuple(w for w in widths if w % 16 == 0 and w <= 256)
-        whole = known_extent(recurrence.time.extent) >= TILE_STEPS
-        if squares and whole and takes_lane_tiles(recurrence):
+        if squares and gains_by_lane_tiles(recurrence):
             past = past_caches(machine, recurrence, recurrence.time.var)
             base = base.with_(transpose=True, lane_block=squares[0])
             yield Branch(base, (("lane_block", squares), ("prefetch", (0, 1, 2, 4)), *past))
@@ -141,7 +144,7 @@ class Lanes(CpuPlan):
         past = (False, True) if machine.line_stores else (False,)
         if not alone:
             yield from cls._strips(step, ldexp, past)
-            if step.length >= TILE_STEPS and takes_lane_tiles(recurrence):
+            if gains_by_lane_tiles(recurrence):
                 tiles = cls(vectorize=True, transpose=True, prefetch=1, ldexp=ldexp)
                 for width in (16, 32, 64):
                     for line in past if width <= step.lanes else ():

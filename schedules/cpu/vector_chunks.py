@@ -160,8 +160,7 @@ class VectorPhases:
             when(guard_of(self.recurrence, lanes), body),
             [*vectors.buffers, *reducer.buffers, *held.buffers],
         )
-        nest = self._parallel(kernel, n, tile, row, chunk)
-        return with_line_stores(nest, vectors.held.dtypes)
+        return self._parallel(kernel, n, tile, row, chunk, stored=vectors.held.dtypes)
 
     def scan(self, n: Any) -> Any:
         """Phase 2: the carry before every piece after the second."""
@@ -208,11 +207,12 @@ class VectorPhases:
             when(guard_of(self.recurrence, lanes), body),
             vectors.buffers,
         )
-        nest = self._parallel(kernel, n, tile, row, chunk)
-        return with_line_stores(nest, vectors.held.dtypes)
+        return self._parallel(kernel, n, tile, row, chunk, stored=vectors.held.dtypes)
 
-    def _parallel(self, kernel: Kernel, n: Any, tile: Var, row: Var, chunk: Var) -> Any:
-        """A block over (tile, row, chunk), the last two in one parallel loop."""
+    def _parallel(
+        self, kernel: Kernel, n: Any, tile: Var, row: Var, chunk: Var, *, stored: list[str]
+    ) -> Any:
+        """A block over (tile, row, chunk), the last two in one parallel loop, with line stores."""
         parallel = on_stack(kernel)
 
         def realize(task: Any) -> Any:
@@ -221,4 +221,4 @@ class VectorPhases:
             return parallel.block([(tile, self.tiles, n), *axes])
 
         total = tir.simplify(self.rows * self.chunks)
-        return loop("task", total, realize, ForKind.PARALLEL)
+        return with_line_stores(loop("task", total, realize, ForKind.PARALLEL), stored)

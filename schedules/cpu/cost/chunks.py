@@ -41,7 +41,9 @@ def three_phase_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     joins = 3.0 * len(step.parts)
     reduce += width * jump_cycles(step, chip, 1)
     replay += width * jump_cycles(step, chip, 1)
-    memory = with_more(memory_of(step, chip, 0.0, 2.0), 2 * fetched_again(step, chip, 1.0))
+    memory = with_more(
+        memory_of(step, chip, 0.0, 2.0), 2 * fetched_again(step, chip, 1.0, step.lanes)
+    )
     work = CpuWork(tasks * (length * (reduce + replay) + 60.0), tasks, joins, **memory)
     return replace(work, alone=step.rows * chunks * apply / max(1.0, min(step.rows, chip.cores)))
 

@@ -41,7 +41,7 @@ TAKEN = 0.65
 _BUSY = 1.2
 #: How much longer it takes to put a cell into a vector of 64 bytes, of which there are more parts.
 _WHOLE = 1.9
-#: The same more for a cell of less than 4 bytes.
+#: Cycles more of a cell of less than 4 bytes.
 _NARROW = 0.3
 #: Lines that come one by one in the time of a line of a strip whose next one is a row apart: often
 #: in another page of DRAM, which opens for it alone (three shapes on a Zen 4: 8 to 9 GB/s a core).
@@ -177,21 +177,19 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
             cycles += vectors * a.issued
         else:
             # Lane by lane, put into vectors and taken out of them by shuffles.
-            narrow = _NARROW if a.size < 4 and not tiled else 0.0
-            each = _cell_cycles(a, chip, size, tiled, busy=step.state)
-            cycles += size * a.times * (each + narrow)
+            each = _APART if tiled else _cell_cycles(a, step, chip, size)
+            cycles += size * a.times * each
     return cycles + (1.0 if tiled else 0.0)
 
 
-def _cell_cycles(a: Access, chip: CpuChip, size: int, tiled: bool, *, busy: bool) -> float:
-    """Cycles of a cell of a vector that is read or written by itself."""
-    if tiled:
-        return _APART
-    if busy:
-        return _BUSY
+def _cell_cycles(a: Access, step: Step, chip: CpuChip, size: int) -> float:
+    """Cycles of a cell of a vector of ``size`` lanes that is read or written by itself."""
+    narrow = _NARROW if a.size < 4 else 0.0
+    if step.state:
+        return _BUSY + narrow
     if a.store:
-        return TAKEN
-    return chip.apart * (_WHOLE if size * a.size >= 64 else 1.0)
+        return TAKEN + narrow
+    return chip.apart * (_WHOLE if size * a.size >= 64 else 1.0) + narrow
 
 
 def _unhidden(step: Step, chip: CpuChip, size: int) -> float:

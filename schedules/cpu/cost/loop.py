@@ -44,7 +44,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     total = float(step.rows * step.length)
     if step.lanes_inside and _innermost_vectors(step):
         return _columns(step, chip)
-    memory = with_more(memory_of(step, chip, 0.0), fetched_again(step, chip, 1.0))
+    memory = with_more(memory_of(step, chip, 0.0), fetched_again(step, chip, 1.0, step.lanes))
     short = short_row(step, chip, loop=True)
     if short is not None:
         return CpuWork(step.rows * short, 1.0, 0.0, **memory)

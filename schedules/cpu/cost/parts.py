@@ -137,26 +137,22 @@ def past_share(plan: CpuPlan, step: Step) -> float:
     return covered if along % 64 == 0 or rows == 1 else covered * (along & -along) / 64
 
 
-def fetched_again(
-    step: Step, chip: CpuChip, rows_at_once: float, passes: float | None = None
-) -> float:
+def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float) -> float:
     """Bytes of lines that are fetched again for every lane where lanes are neighbours.
 
-    Of short rows beyond the private caches all lines come, whichever are asked for: with every
-    pass over time, of which there is one for each so many rows unless it is said.
+    Of short rows beyond the private caches all lines come with every pass over time, whichever are
+    asked for.
     """
     extra, beyond = 0.0, step.loads + step.stores > chip.private
     for a in moving(step):
         if a.along_time in (1, -1, 0, None) or not a.along_lane:
             continue
         cell = a.size * abs(a.along_lane)
-        row = step.lanes * cell
-        short = beyond and row <= _SHARED[1]
-        span = max(64.0, row) if short else 64.0
-        used = min(span, rows_at_once * cell)
-        again = min(span / used, max(1.0, step.lanes / rows_at_once))
-        if short and passes is not None:
+        if beyond and step.lanes * cell <= _SHARED[1]:
             again = passes
+        else:
+            used = min(64.0, rows_at_once * cell)
+            again = min(64 / used, max(1.0, step.lanes / rows_at_once))
         # The lines of a column stay only where all of them fit.
         if step.length * 64 > chip.nearest:
             extra += step.rows * step.length * a.size * (again - 1)
@@ -238,11 +234,10 @@ def jumping(step: Step) -> list[Access]:
 
     Of few steps the prefetcher follows each, from a strip to the next one.
     """
-    if step.length * len(moving(step)) <= _STREAMS:
+    accesses = moving(step)
+    if step.length * len(accesses) <= _STREAMS:
         return []
-    return [
-        a for a in moving(step) if a.along_lane == 1 and abs(a.along_time or 0) * a.size > 2 * 64
-    ]
+    return [a for a in accesses if a.along_lane == 1 and abs(a.along_time or 0) * a.size > 2 * 64]
 
 
 def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> float:

@@ -98,8 +98,7 @@ class WalkTiles:
         # Rows of lanes may be of lanes that do not exist; of steps, every block has all its lanes.
         replica = self._replica_of_last if part.axes[0][0] == "lane" else self._replica
         threads = self.plan.threads_per_block
-        held = self.held
-        copiers = Copiers(threads, self.thread, self._time, replica, self._guarded, held=held)
+        copiers = Copiers(threads, self.thread, self._time, replica, self._guarded, held=self.held)
         return SharedTile(part, copiers, self.plan.stages, region=region)
 
     def _now(self, part: Table) -> Var:
