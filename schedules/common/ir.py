@@ -33,7 +33,7 @@ def loop(
     if tir.as_int(extent) == 0 and kind == ForKind.SERIAL:
         return tir.seq([])
     if tir.as_int(extent) == 1 and kind in (ForKind.SERIAL, ForKind.UNROLLED):
-        return body(tirx.IntImm(dtype, 0))
+        return body(tir.zero_like(extent))
     if kind == ForKind.SERIAL and (tir.as_int(extent) or 0) > _LONGEST:
         return _in_runs(name, extent, body)
     var = tirx.Var(name, tir.dtype_of(extent))

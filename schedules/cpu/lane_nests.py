@@ -15,6 +15,7 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.branches import branches, choices_as_selects
+from tvm_scan.schedules.common.ends import first_steps
 from tvm_scan.schedules.common.invariants import hold_invariants
 from tvm_scan.schedules.common.ir import (
     Kernel,
@@ -75,13 +76,9 @@ def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
     vectors = TimeVector(recurrence, lanes, plan)
     single = vectors.single
     extent = recurrence.time.extent
-    start = int_const(0, extent)
-    head = None
-    if any(carry.first is not None for carry in recurrence.carries):
-        # The first step has an element of its own, which no vector shares.
-        at_all = extent > start
-        head = when(tir.simplify(at_all), single.step(start))
-        start = tir.simplify(tirx.Min(int_const(1, extent), extent))
+    # No vector shares the elements of the first steps.
+    start = tir.simplify(tirx.Min(int_const(first_steps(recurrence), extent), extent))
+    head = loop("i", start, single.step)
     steps = vectors.scan(start, tir.simplify(extent - start))
     stmts = [vectors.begin(), single.begin(), single.boundary(), head, steps, single.finish()]
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))

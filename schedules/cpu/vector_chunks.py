@@ -19,6 +19,7 @@ from tvm.tirx import ForKind
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
+from tvm_scan.schedules.common.ends import first_steps
 from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, loop, when
 from tvm_scan.schedules.common.lanes import (
     carry_scratch,
@@ -128,10 +129,12 @@ class VectorPhases:
         by_step, other = vectors.single, reducer.single
         held = Elements(self.recurrence, "held", [1], "local")
         at = [int_const(0, "int32")]
-        # The first step of some recurrences is their own.
+        # No vector shares the elements of the first steps, and a piece has at least one.
+        count = first_steps(self.recurrence)
         alone: Any = tir.zero_like(tile)
-        if any(carry.first is not None for carry in self.recurrence.carries):
-            alone = tirx.Select(tirx.EQ(tile, alone), int_const(1, self.time_dtype), alone)
+        if count:
+            own = tirx.Min(int_const(count, self.time_dtype), self.unit)
+            alone = tirx.Select(tirx.EQ(tile, alone), tir.simplify(own), alone)
         start = tile * self.step
         steps = vectors.scan(start + alone, tir.simplify(self.unit - alone))
         scanned = [

@@ -87,6 +87,15 @@ def test_shuffles_and_arithmetic_of_vectors_of_time(family):
     assert 0.6 < shuffles / moved < 1.7, (found, shuffles)
 
 
+@pytest.mark.parametrize("vectors", ["time_vector=32", "time_vector=64, time_runs=True"])
+def test_vectors_of_time_ask_for_no_first_steps(vectors):
+    """Gates that are numbers, but at the first two steps, are multiplied before the loop."""
+    loops, _ = inner_loops("order 2", f"cpu/lanes({vectors})")
+    scans = [loop for loop in loops if any(SHUFFLE.match(i) for i in loop)]
+    assert scans
+    assert not [i for loop in scans for i in loop if re.match(r"vp?cmp", i)]
+
+
 @pytest.mark.parametrize("mcpu", ["znver3", "sapphirerapids"])
 def test_sums_over_a_state_stay_in_registers(mcpu):
     """Of 16 registers, or 32: one that is in memory waits for its store at every row."""

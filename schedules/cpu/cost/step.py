@@ -10,23 +10,22 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Range, Var
+from tvm.ir import Call, Var
 from tvm.ir.expr import TensorLoad
 from tvm.sym import Analyzer
 
 from tvm_scan import tir
+from tvm_scan.algebra.base import Element
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Group, Recurrence
 from tvm_scan.schedules.common.branches import branches, choices_as_selects
+from tvm_scan.schedules.common.ends import steps_between
 from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.common.strides import time_is_outside
 from tvm_scan.schedules.cpu.cost.count import Counts, Path, chain_of, count, sum_of
 from tvm_scan.schedules.cpu.vector_math import has_transcendentals, hoist_first_iteration
 from tvm_scan.schedules.cpu.vector_values import variables
-
-#: Steps at either end of time that may be others than those between them.
-_ENDS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +133,7 @@ def step_of(recurrence: Recurrence, steps: int | None = None) -> Step:
 @lru_cache(maxsize=256)
 def _counted(recurrence: Recurrence) -> Step:
     length = known_extent(recurrence.time.extent)
-    steady = _steady(recurrence.time.var, length)
+    steady = steps_between(recurrence.time.var, length)
     # An empty loop is counted as one step: what is chosen for it does not matter.
     extents = [max(1, known_extent(axis.extent)) for axis in recurrence.lanes]
     chain, scalar_chain = (
@@ -171,7 +170,7 @@ def _counted(recurrence: Recurrence) -> Step:
         chain=chain,
         scalar_chain=scalar_chain,
         accesses=accesses,
-        parts=tuple(_part(recurrence, group) for group in recurrence.groups),
+        parts=tuple(_part(recurrence, group, steady) for group in recurrence.groups),
         loads=touched(read),
         stores=touched(list(written.keys())),
         lanes_inside=time_is_outside(recurrence),
@@ -189,48 +188,22 @@ def _counted(recurrence: Recurrence) -> Step:
     )
 
 
-def _steady(time: Var, length: int) -> Callable[[Any], Any]:
-    """Make the function that gives a step amid the others: LLVM takes the ends apart."""
-    if length <= 2 * _ENDS:
-        return lambda node: node
-    middle, dtype = Analyzer(), tir.dtype_of(time)
-    inner = [tirx.IntImm(dtype, n) for n in (_ENDS, length - 2 * _ENDS)]
-    middle.bind(time, Range.from_min_extent(*inner))
-
-    def on_call(call: Call) -> Any:
-        if tir.call_name(call) != "prim.if_then_else" or not _is_of(call.args[0], time):
-            return call
-        condition = middle.simplify(call.args[0])
-        if not isinstance(condition, tirx.IntImm):
-            return call
-        return call.args[1] if condition.value else call.args[2]
-
-    return lambda node: tvm_ffi.structural_map(node, (Call, on_call))
-
-
-def _is_of(condition: Any, time: Var) -> bool:
-    """Return whether a condition looks at time, and at nothing that was read."""
-    return tir.contains_var(condition, [time]) and not tir.loads(condition)
-
-
 def _size(buffer: Var) -> float:
     cells = prod(known_extent(extent) for extent in tir.shape_of(buffer))
     return float(cells * tir.byte_size(tir.dtype_of(buffer)))
 
 
-def _part(recurrence: Recurrence, group: Group) -> Part:
+def _part(recurrence: Recurrence, group: Group, steady: Callable[[Any], Any]) -> Part:
     algebra = group.algebra
     first, second = (variables(side, algebra.dtypes) for side in "lr")
     olds = variables("h", [recurrence.carries[c].dtype for c in group.carries])
     plain = algebra.plainly() or algebra
-    lifted = algebra.lift()
-    varying = [not isinstance(part, tirx.FloatImm | tirx.IntImm) for part in lifted]
-    combined = [
-        e for e, varies in zip(plain.combine(first, second), varying, strict=True) if varies
-    ]
+    lifted = [steady(part) for part in algebra.lift()]
+    combined = plain.combine(first, second)
+    varying = _varying(lifted, combined, (first, second))
     applied, extended = plain.apply(first, olds), algebra.extend(first, second)
     return Part(
-        combine=sum_of(combined),
+        combine=sum_of(_of_numbers(combined, varying, (first, second))),
         apply=sum_of(applied),
         extend=sum_of(extended),
         lift=sum_of(lifted),
@@ -243,6 +216,36 @@ def _part(recurrence: Recurrence, group: Group) -> Part:
         carries=tuple(tir.byte_size(recurrence.carries[c].dtype) for c in group.carries),
         cells=prod(known_extent(axis.extent) for axis in recurrence.state_axes(group)),
     )
+
+
+def _varying(lifted: list[Any], combined: Element, sides: tuple[Element, ...]) -> list[bool]:
+    """Return whether each part of an element differs from the same of steps elsewhere in time."""
+    numbers = tirx.FloatImm | tirx.IntImm
+    varying = [not isinstance(Analyzer().simplify(part), numbers) for part in lifted]
+    while True:
+        reads = [side[i] for side in sides for i, varies in enumerate(varying) if varies]
+        wider = [v or tir.contains_var(e, reads) for v, e in zip(varying, combined, strict=True)]
+        if wider == varying:
+            return varying
+        varying = wider
+
+
+def _of_numbers(combined: Element, varying: list[bool], sides: tuple[Element, ...]) -> list[Any]:
+    """The parts that vary, over numbers for the others: what LLVM knows of them it leaves out."""
+    numbers = tir.VarMap()
+    for side in sides:
+        for part, varies in zip(side, varying, strict=True):
+            if not varies:
+                dtype = tir.dtype_of(part)
+                numbers[part] = (
+                    tirx.FloatImm(dtype, 0.5) if is_float(dtype) else tirx.IntImm(dtype, 3)
+                )
+    simplify = Analyzer().simplify
+    return [
+        simplify(tir.substitute(e, numbers)) if numbers else e
+        for e, varies in zip(combined, varying, strict=True)
+        if varies
+    ]
 
 
 def _accesses(recurrence: Recurrence) -> list[Access]:
