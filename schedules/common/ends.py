@@ -41,10 +41,10 @@ def first_steps(recurrence: Recurrence) -> int:
     multiplies numbers once, before the loop.
     """
     time = recurrence.time.var
-    own = int(any(carry.first is not None for carry in recurrence.carries))
+    treated_apart = int(any(carry.first is not None for carry in recurrence.carries))
     parts = [part for group in recurrence.groups for part in group.algebra.lift()]
     chosen = [c.args[0] for part in parts for c in tir.nodes(part, Call) if _chooses_by(c, time)]
-    return max([own, *(_until_known(condition, time) for condition in chosen)])
+    return max([treated_apart, *(_until_known(condition, time) for condition in chosen)])
 
 
 def _until_known(condition: Any, time: Var) -> int:

@@ -133,8 +133,8 @@ class VectorPhases:
         count = first_steps(self.recurrence)
         alone: Any = tir.zero_like(tile)
         if count:
-            own = tirx.Min(int_const(count, self.time_dtype), self.unit)
-            alone = tirx.Select(tirx.EQ(tile, alone), tir.simplify(own), alone)
+            most = tirx.Min(int_const(count, self.time_dtype), self.unit)
+            alone = tirx.Select(tirx.EQ(tile, alone), tir.simplify(most), alone)
         start = tile * self.step
         steps = vectors.scan(start + alone, tir.simplify(self.unit - alone))
         scanned = [

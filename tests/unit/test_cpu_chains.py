@@ -13,7 +13,9 @@ from tvm_scan.schedules.cpu.cost.count import chain_of
 from tvm_scan.schedules.cpu.cost.parts import latency_of, takes_rows_in_vectors, vector_cycles
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lanes import Lanes
+from tvm_scan.schedules.machine import cpu_constants
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_constants import with_features
 from tvm_scan.schedules.machine.cpu_cost import cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
@@ -289,3 +291,15 @@ def test_a_second_core_gets_its_part_from_the_first_one():
         rate = CHIP.rate(work.footprint, 2.0)
         more = cpu_cost(work, CHIP, 2).memory - work.moved / rate
         assert more == pytest.approx(times * work.footprint / 2 / CHIP.private_rate, rel=1e-6)
+
+
+def test_short_vectors_move_their_cells_as_fast_as_long_ones():
+    """Of 51307 integers a Zen 4 with AVX2 takes 18 us in vectors of time, 33 in chunks of scalars.
+
+    A move by some cells is two shuffles there, and twice as many begin in a cycle.
+    """
+    target = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "x86-64-v3"})
+    chip = with_features(cpu_constants._shipped("znver4"), target)
+    machine = replace(Machine.of(target), chip=chip, cores=2)
+    chosen = decide(target, extract(Case("affine integers", (1, 51307)).func), machine).chosen.plan
+    assert chosen.time_vector
