@@ -101,3 +101,17 @@ def test_a_known_length_is_the_loops(length, plan):
     func = parallelize(loop_of(step_of(terms), length), "llvm", ScanPlan.parse(plan))
     got = run(tvm.compile(func, target="llvm"), data)
     np.testing.assert_array_equal(got, loops_result(terms, data))
+
+
+def test_chunks_of_less_than_a_step_are_the_loops():
+    """A length that is known at run time may be shorter than there are pieces."""
+    step = f"T.if_then_else(t % 2 < 1, 3, 2) * {before(1, 1)} + X[r, t]"
+    func = loop_of(step, None, symbolic=True)
+    assert first_steps(extract(func)) == 1
+    plan = ScanPlan.parse("cpu/three_phase(chunks=16, time_vector=16)")
+    built = tvm.compile(parallelize(func, "llvm", plan), target="llvm")
+    loop = tvm.compile(func, target="llvm")
+    rng = np.random.default_rng(2)
+    for length in (1, 2, 15, 32, 33, 34, 65, 66, 67, 200):
+        data = rng.integers(-(2**31), 2**31 - 1, (2, length), dtype=np.int32)
+        np.testing.assert_array_equal(run(built, data), run(loop, data), err_msg=f"{length} steps")
