@@ -129,7 +129,7 @@ class VectorPhases:
         by_step, other = vectors.single, reducer.single
         held = Elements(self.recurrence, "held", [1], "local")
         at = [int_const(0, "int32")]
-        # No vector shares the elements of the first steps, and a piece has at least one.
+        # No vector shares the elements of the first steps; a piece may be shorter than they are.
         count = first_steps(self.recurrence)
         alone: Any = tir.zero_like(tile)
         if count:

@@ -12,7 +12,6 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Var
 from tvm.ir.expr import TensorLoad
-from tvm.sym import Analyzer
 
 from tvm_scan import tir
 from tvm_scan.algebra.base import Element
@@ -221,7 +220,7 @@ def _part(recurrence: Recurrence, group: Group, steady: Callable[[Any], Any]) ->
 def _varying(lifted: list[Any], combined: Element, sides: tuple[Element, ...]) -> list[bool]:
     """Return whether each part of an element differs from the same of steps elsewhere in time."""
     numbers = tirx.FloatImm | tirx.IntImm
-    varying = [not isinstance(Analyzer().simplify(part), numbers) for part in lifted]
+    varying = [not isinstance(tir.simplify(part), numbers) for part in lifted]
     while True:
         reads = [side[i] for side in sides for i, varies in enumerate(varying) if varies]
         wider = [v or tir.contains_var(e, reads) for v, e in zip(varying, combined, strict=True)]
@@ -237,12 +236,9 @@ def _of_numbers(combined: Element, varying: list[bool], sides: tuple[Element, ..
         for part, varies in zip(side, varying, strict=True):
             if not varies:
                 dtype = tir.dtype_of(part)
-                numbers[part] = (
-                    tirx.FloatImm(dtype, 0.5) if is_float(dtype) else tirx.IntImm(dtype, 3)
-                )
-    simplify = Analyzer().simplify
+                numbers[part] = tirx.const(0.5 if is_float(dtype) else 3, dtype)
     return [
-        simplify(tir.substitute(e, numbers)) if numbers else e
+        tir.simplify(tir.substitute(e, numbers)) if numbers else e
         for e, varies in zip(combined, varying, strict=True)
         if varies
     ]
