@@ -1,6 +1,7 @@
 """The writer of loops: what it writes is the loop that a script says."""
 
 import inspect
+import re
 
 import pytest
 import tvm_ffi
@@ -82,3 +83,28 @@ def test_a_loop_that_fails_is_none():
     loops.cumulative(
         *(make_extent("x", "n", n) for n in (2, 3, 4)), dtype="int32", op="add", exclusive=False
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "written"),
+    [("delta_walk", "k q v", ""), ("delta_adjoint", "g_y k known q v", "g_k g_q g_v")],
+)
+def test_delta_rules_ask_for_the_lines_of_later_steps(name, read, written):
+    """Inside the arrays; queries that are normalised once are asked for where that is done."""
+    extents = (tirx.Var(n, "int64") for n in ("batch", "heads", "length"))
+    options = {"keys": 32, "values": 16, "dtype": "float32", "rule": "delta", "gate": "head"}
+    text = getattr(loops, name)(*extents, **options, reads="q: unit, times scale; w: exp").script()
+    asked = re.findall(r"prefetch\(T.address_of\((\w+)\[(.*)\]\), (\d)", text)
+    for is_written, names in enumerate((read, written)):
+        found = {array for array, _, kind in asked if int(kind) == is_written}
+        assert found == set(names.split())
+    assert all("T.min" in index and 'length - T.int64(1)' in index for _, index, _ in asked)
+
+
+def test_a_state_that_one_task_walks_with_is_in_no_other_place():
+    """A block of its columns is: rows that lie apart would share sets of the first cache."""
+    extents = [tirx.Var(n, "int64") for n in ("batch", "heads", "length")]
+    options = {"keys": 32, "values": 32, "dtype": "float32", "rule": "delta", "gate": "none"}
+    for columns, copied in ((32, False), (16, True)):
+        text = loops.delta_walk(*extents, **options, columns=columns).script()
+        assert ("state = T.alloc_buffer" in text) == copied

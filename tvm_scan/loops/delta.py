@@ -178,14 +178,15 @@ class Arrays:
         names = ["q", "k", "v", *(["w"] if gate != "none" else [])]
         #: Names of what has tokens.
         self.timed = [*names, *(["beta"] if rule == "delta" else ["a", "b"])]
-        self._cells = {name: loop.array(name, self._shapes[name], dtype) for name in self.timed}
+        #: By the names of the parameters.
+        self.cells = {name: loop.array(name, self._shapes[name], dtype) for name in self.timed}
 
         used = {link.parameter for chain in self.chains.values() for link in chain}
         #: Shapes of the parameters that have gradients.
         self.learned: dict[str, tuple[Any, ...]]
         self.learned = {"A_log": (self.heads,), "dt_bias": (self.heads, *of_gate)}
         self.learned = {name: shape for name, shape in self.learned.items() if name in used}
-        self._cells |= {n: loop.array(n, shape, dtype) for n, shape in self.learned.items()}
+        self.cells |= {n: loop.array(n, shape, dtype) for n, shape in self.learned.items()}
         self._scale = loop.number("scale", dtype=dtype) if "scale" in used else None
 
     def like(self, loop: Loop, name: str) -> Cells:
@@ -196,9 +197,12 @@ class Arrays:
         """Return whether an array has a cell for each row of a state."""
         return name in ("q", "k", "a", "b") or (name == "w" and self.gate == "key")
 
-    def cell(self, name: str, token: Any, h: Expr) -> OfRow:
-        """Return an array at a token and head, as a function of the row, or of the column."""
-        array = self._cells[name]
+    def cell(self, name: str, token: Any, h: Expr, array: Cells | None = None) -> OfRow:
+        """Return an array at a token and head, as a function of the row, or of the column.
+
+        It is that of the name, or another one of its shape.
+        """
+        array = self.cells[name] if array is None else array
         head = key_head(h, self.group) if name in ("q", "k", "a", "b") else h
         if name == "v" or self.has_rows(name):
             return lambda i: array[token, head, i]
@@ -212,7 +216,7 @@ class Arrays:
                 assert self._scale is not None, "no chain has a scale"
                 return self._scale
             has_rows = len(self.learned[name]) > 1
-            return self._cells[name][(h, i) if has_rows else (h,)]
+            return self.cells[name][(h, i) if has_rows else (h,)]
 
         return value
 

@@ -140,6 +140,9 @@ class _Adjoint:
         """Write the state after a chunk."""
         chunk, first = self.chunk, self.loop.value("first", first)
         before, terms = self.before(n), chunk.prepare(first, count)
+        if count == STEPS:
+            self.walk.ask(first, count, self.walk.read_rows)
+            self.walk.ask(first, count, {"v": self.known})
         with chunk.over_strips() as strip:
             for t, step in enumerate(terms):
                 token = self.walk.token(first + t)
@@ -152,6 +155,9 @@ class _Adjoint:
         chunk, rows = self.chunk, self.rows
         first = self.loop.value("first", first)
         terms = chunk.prepare(first, count)
+        if count == STEPS:
+            self.walk.ask(first, count, {"v": self.g_y}, back=True)
+            self.walk.ask(first, count, self.walk.rows_of(self.g), back=True, written=True)
         with chunk.over_strips() as strip:
             pairs = list(zip(self.sums, chunk.writes, strict=True))
             chunk.read(count, pairs, self.state, strip)

@@ -30,12 +30,13 @@ def delta_walk(
 ) -> tirx.PrimFunc:
     """Build ``delta_walk(q, k, v, [w,] [beta | a, b], .., first, [offsets], .., [last], y)``.
 
-    With `in_place` the states after time are left in `first`, and no task copies its own; with
-    `keep` those before every `CHECKPOINT`-th step but the first are left in ``kept``, and what
-    each step reads of the one before it in ``known``, which is like ``y``; both stand before
-    ``last``. With `single` there is one step, which reads `first` and writes `last`: its states are
-    never copied. Without `threads` the calling one does all; a task has at most so many `columns`,
-    and sums of a `strip` of them are in registers. The other options are those of `Walk`.
+    With `in_place` the states after time are left in `first`, and no task copies its own; else a
+    task that has all columns of a state walks with that in ``last``. With `keep` those before every
+    `CHECKPOINT`-th step but the first are left in ``kept``, and what each step reads of the one
+    before it in ``known``, which is like ``y``; both stand before ``last``. With `single` there is
+    one step, which reads `first` and writes `last`: its states are never copied. Without `threads`
+    the calling one does all; a task has at most so many `columns`, and sums of a `strip` of them
+    are in registers. The other options are those of `Walk`.
     """
     assert not (single and packed), "sequences that are packed have lengths of their own"
     with Loop() as loop:
@@ -56,7 +57,11 @@ def delta_walk(
                 chunk.write(zero, 1, walk.first, walk.first if last is None else last)
             elif last is None:
                 _walk_time(walk, chunk, checkpoints, walk.first)
+            elif block.count == 1:
+                walk.copy(last, walk.first)
+                _walk_time(walk, chunk, checkpoints, last)
             else:
+                # Rows that lie apart would share few sets of the first cache.
                 state = walk.part(walk.scratch("state", walk.keys))
                 walk.copy(state, walk.first)
                 _walk_time(walk, chunk, checkpoints, state)
@@ -100,6 +105,8 @@ class _Forward(Chunk):
     def write(self, first: Expr, count: int, before: Matrix, after: Matrix) -> None:
         """Write the outputs of `count` steps, and the state after them, which may be in place."""
         terms = self.prepare(first, count)
+        if count == STEPS:
+            self.walk.ask(first, count, self.walk.read_rows)
         with self.over_strips() as strip:
             pairs = [(self.known, self.source), (self.total, self.query)]
             self.read(count, pairs, before, strip)

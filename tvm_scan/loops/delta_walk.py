@@ -7,7 +7,7 @@ a step is read once. `delta_chunk` takes some steps at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -28,6 +28,12 @@ from tvm_scan.reads import LEAST
 CHECKPOINT = 64
 #: Most cells of a vector.
 _VECTOR = 16
+#: Bytes of a line of the caches.
+_LINE = 64
+#: Steps from one that asks for lines to the one that has them: some hundred nanoseconds of few rows
+#: and columns. With 4, 8, 16 and 32, 2048 steps of 8 x 64 x 64 took 5.19, 5.07, 5.19 and 5.38 ms on a
+#: core of a Zen 4.
+_AHEAD = 8
 
 
 def register_sums(vector: int, dtype: str) -> int:
@@ -228,6 +234,52 @@ class Walk:
         self._factor = self.loop.scratch("factor", self.dtype)
         self._squares = self.loop.scratch("squares", self.dtype, self.rows.vector)
 
+    @property
+    def read_rows(self) -> dict[str, Cells]:
+        """Return the arrays of which a chunk reads rows, or columns, where they lie."""
+        return {n: c for n, c in self.rows_of(self.arrays.cells).items() if n not in self._filled}
+
+    def rows_of(self, arrays: Mapping[str, Cells]) -> dict[str, Cells]:
+        """Return those of the arrays that have a cell for each row, or for each column."""
+        return {n: c for n, c in arrays.items() if n == "v" or self.arrays.has_rows(n)}
+
+    def ask(
+        self,
+        first: Expr,
+        count: int,
+        arrays: Mapping[str, Cells],
+        *,
+        back: bool = False,
+        written: bool = False,
+    ) -> None:
+        """Ask for the lines that a chunk some steps later needs.
+
+        A head's cells of a token lie far from those of the next one, where no prefetcher looks for
+        them (2048 steps of 8 x 64 x 64 on a core of a Zen 4: 5.1 instead of 6.4 ms).
+
+        Parameters
+        ----------
+        first : Expr
+            The first step of this chunk.
+        count : int
+            Its steps.
+        arrays : mapping of str to Cells
+            Arrays, by the names of those that have the same shape.
+        back : bool
+            Whether time is walked from its end.
+        written : bool
+            Whether the arrays are written, not read.
+        """
+        each, steps = _LINE // tir.byte_size(self.dtype), self.steps
+        for t in range(count):
+            later = tirx.max(first + (t - _AHEAD), 0) if back else first + (t + _AHEAD)
+            token = self.token(tirx.min(later, steps - 1))
+            for name, array in arrays.items():
+                row = self.arrays.cell(name, token, self.h, array)
+                start, cells = (self.block.first, self.block.width) if name == "v" else (0, self.keys)
+                with self.loop.over(-(-cells // each), "line") as line:
+                    self.loop.ask(row(start + line * each), written)
+
     def fill(self, first: Expr, count: Expr) -> None:
         """Write what the chains make of `count` steps, the first one a multiple of `CHECKPOINT`."""
         if self._filled:
@@ -241,6 +293,7 @@ class Walk:
         if not arrays.has_rows(name):
             cells[n] = value_of(chain, raw(0), arrays.parameter(self.h), self.dtype)
             return
+        self.ask(step, 1, {name: arrays.cells[name]})
         is_unit = chain[0].name == "unit"
         if is_unit:
             self._factor[0] = self.over_norm(raw)
