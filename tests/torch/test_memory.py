@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 import tvm_scan.torch as ts  # noqa: E402
 from bench.torch_peers import selective, selective_loop, sweeps  # noqa: E402
 from tests.support.tiers import paired  # noqa: E402
+from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_like  # noqa: E402
 from tvm_scan.torch.ops.chunked import CHUNK  # noqa: E402
 
 CHANNELS, STATES = 64, 16
@@ -162,6 +163,22 @@ def test_the_gradient_of_states_is_left_where_that_of_the_last_ones_was():
     run()
     # The states after time, and one array more; what has tokens is a quarter of one.
     assert peak_bytes(run) < 4 * state.nbytes
+
+
+def test_a_tensor_like_another_is_allocated_as_kernels_take_it(monkeypatch):
+    """Compact and aligned, whatever the other one is, and where torch's own allocator is not."""
+    base = torch.ones(2, 3, 40, dtype=torch.float64)
+    empty_like = torch.empty_like
+
+    def astray(tensor, **options):
+        return empty_like(torch.ones(tensor.numel() + 1, dtype=tensor.dtype))[1:].view(tensor.shape)
+
+    for maker in (empty_like, astray):
+        monkeypatch.setattr(torch, "empty_like", maker)
+        for other in (base, base.mT, base[:, :, 1:], base[:1].expand(4, 3, 40)):
+            found = aligned_like(other)
+            assert (found.shape, found.dtype) == (other.shape, other.dtype)
+            assert found.is_contiguous() and not found.data_ptr() % ALIGNMENT
 
 
 def test_large_outputs_ask_for_large_pages():

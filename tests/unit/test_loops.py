@@ -98,7 +98,7 @@ def test_delta_rules_ask_for_the_lines_of_later_steps(name, read, written):
     for is_written, names in enumerate((read, written)):
         found = {array for array, _, kind in asked if int(kind) == is_written}
         assert found == set(names.split())
-    assert all("T.min" in index and 'length - T.int64(1)' in index for _, index, _ in asked)
+    assert all("T.min" in index and "length - T.int64(1)" in index for _, index, _ in asked)
 
 
 def test_a_state_that_one_task_walks_with_is_in_no_other_place():

@@ -12,7 +12,7 @@ from tvm_scan.torch.arguments import check, widened
 from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.cache import run_kernel
-from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.runtime import aligned_like
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 
 #: Coefficients of a filter of order 4, the highest whose companion matrices are scanned.
@@ -23,7 +23,7 @@ MOST_TAPS = 5
 def _lfilter(waveform: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Filter (outer, channels, time) by coefficients (channels, taps), at rest at first."""
     check_filters(waveform.shape, a.shape, b.shape, [dtype_name(t.dtype) for t in (waveform, a, b)])
-    out = aligned_empty(waveform.shape, waveform.dtype, waveform.device)
+    out = aligned_like(waveform)
     if a.shape[1] == 1:
         return waveform * (b / a)
     if waveform.numel():

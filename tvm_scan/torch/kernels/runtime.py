@@ -94,15 +94,27 @@ if hasattr(os, "register_at_fork"):
 
 def aligned_empty(shape: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Allocate a contiguous tensor that starts at a multiple of the alignment."""
-    tensor = torch.empty(shape, dtype=dtype, device=device)
+    return _aligned(torch.empty(shape, dtype=dtype, device=device))
+
+
+def aligned_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Allocate another tensor of its shape, dtype and device, as `aligned_empty` does.
+
+    To tell torch the shape takes two thirds of the time that a small tensor takes.
+    """
+    return _aligned(torch.empty_like(tensor, memory_format=torch.contiguous_format))
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a new tensor, or another one where it is not aligned."""
     if tensor.is_cpu and tensor.nbytes >= LARGE and sys.platform == "linux":
         _ask_for_large_pages(tensor)
     if tensor.data_ptr() % ALIGNMENT == 0:
         return tensor
     extra = ALIGNMENT // tensor.element_size()
-    flat = torch.empty(tensor.numel() + extra, dtype=dtype, device=device)
+    flat = torch.empty(tensor.numel() + extra, dtype=tensor.dtype, device=tensor.device)
     skip = (-flat.data_ptr() % ALIGNMENT) // tensor.element_size()
-    return flat[skip : skip + tensor.numel()].view(tuple(shape))
+    return flat[skip : skip + tensor.numel()].view(tensor.shape)
 
 
 def _ask_for_large_pages(tensor: torch.Tensor) -> None:

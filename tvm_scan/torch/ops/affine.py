@@ -22,7 +22,7 @@ from torch import Tensor
 
 from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.cache import run_kernel
-from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.runtime import aligned_like
 from tvm_scan.torch.ops.direct import run_direct
 from tvm_scan.torch.ops.frame import frame_of, framed_kernel
 
@@ -45,7 +45,7 @@ def affine_scan(
         quick = run_direct(affine_spec, (emit, False, False, reverse), 1, (a, x))
         if quick is not None:
             return quick
-    out = aligned_empty(x.shape, x.dtype, x.device)
+    out = aligned_like(x)
     if x.numel():
         sizes, time_last, shape = frame_of(x.shape)
         spec = affine_spec(x.dtype, emit, h0 is not None, reset is not None, reverse, time_last)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.declare.operator import operator
-from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.runtime import aligned_like
 from tvm_scan.torch.ops.affine import affine_scan, first, shifted
 from tvm_scan.torch.ops.direct import run_direct
 from tvm_scan.torch.ops.extremum import running_maximum
@@ -26,7 +26,7 @@ def cumulative(x: Tensor, op: str, reverse: bool, exclusive: bool) -> Tensor:
     quick = run_direct(cumulative_spec, (op, reverse, exclusive), 1, (x,))
     if quick is not None:
         return quick
-    out = aligned_empty(x.shape, x.dtype, x.device)
+    out = aligned_like(x)
     if x.is_complex():
         if op == "add":
             parts = torch.view_as_real(x).flatten(2)
@@ -68,7 +68,7 @@ cumulative.gradient(_backward, setup=_setup)
 @operator
 def log_sum_exp(x: Tensor, reverse: bool) -> Tensor:
     """``log(sum(exp(x)))`` along the middle axis, from the running maximum."""
-    out = aligned_empty(x.shape, x.dtype, x.device)
+    out = aligned_like(x)
     if x.numel():
         top = running_maximum(x, reverse)
         run_framed("logcumsumexp", x, (x, top, out), reverse=reverse)

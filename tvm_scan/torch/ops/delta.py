@@ -24,7 +24,7 @@ from tvm_scan.torch.declare.mapped import folded, one_by_one
 from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels import devices
 from tvm_scan.torch.kernels.cache import run_kernel
-from tvm_scan.torch.kernels.runtime import aligned_empty, prepared
+from tvm_scan.torch.kernels.runtime import aligned_empty, aligned_like, prepared
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import delta_steps
 from tvm_scan.torch.ops.delta_tensors import LEARNED, DeltaTensors
@@ -58,8 +58,8 @@ def delta_scan(
     """
     v, h0 = tensors.v, tensors.h0
     _check(tensors)
-    y = aligned_empty(v.shape, v.dtype, v.device)
-    last = aligned_empty(h0.shape, h0.dtype, h0.device)
+    y = aligned_like(v)
+    last = aligned_like(h0)
     checkpoints = aligned_empty(_checkpoints_shape(tensors, keep), h0.dtype, h0.device)
     known = aligned_empty(_known_shape(tensors, keep), v.dtype, v.device)
     if not y.numel() or not h0.numel():
@@ -78,8 +78,8 @@ def delta_scan(
         _plain(tensors, last, y)
         return y, last, checkpoints, known
     for part, states, tokens in delta_steps.sequences(tensors):
-        out = aligned_empty(part.v.shape, v.dtype, v.device)
-        state = aligned_empty(part.h0.shape, h0.dtype, h0.device)
+        out = aligned_like(part.v)
+        state = aligned_like(part.h0)
         if out.numel():
             _plain(part, state, out)
         last[states] = state if out.numel() else part.h0
@@ -126,7 +126,7 @@ def delta_step(tensors: DeltaTensors, scale: float | None, reads: str) -> Tensor
     if devices.device_of(v) is not devices.CPU or prepared(h0) is not h0 or not h0.numel():
         return None
     _check(tensors)
-    y = aligned_empty(v.shape, v.dtype, v.device)
+    y = aligned_like(v)
     if y.numel():
         _walk(tensors, scale, reads, y)
     return y
@@ -256,11 +256,11 @@ def delta_scan_backward(
         grads, g_h0 = delta_steps.adjoint(reading.plain, g_y, g_last)
         grads = reading.pull(grads)
         return [*(grads[n] for n in (*timed, *tensors.learned)), g_h0]
-    grads = {n: aligned_empty(t.shape, v.dtype, v.device) for n, t in timed.items()}
+    grads = {n: aligned_like(t) for n, t in timed.items()}
     for name, tensor in tensors.learned.items():
         grads[name] = aligned_empty((h0.shape[0], *tensor.shape), v.dtype, v.device)
     # The kernel overwrites it: a copy even of what is compact, which autograd may give to others.
-    g_h0 = aligned_empty(h0.shape, v.dtype, v.device).copy_(g_last)
+    g_h0 = aligned_like(h0).copy_(g_last)
     packed = tensors.offsets is not None
     spec = _adjoint_spec(_facts(tensors), reads, packed)
     operands = _operands(tensors, *_numbers(tensors, scale, reads))

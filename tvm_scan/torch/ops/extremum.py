@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.declare.operator import operator
-from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.runtime import aligned_empty, aligned_like
 from tvm_scan.torch.ops.frame import run_framed
 
 
@@ -30,7 +30,7 @@ def positions(x: Tensor, smallest: bool, reverse: bool) -> Tensor:
 
 def running_maximum(x: Tensor, reverse: bool) -> Tensor:
     """Running maximum along the middle axis, alone."""
-    values = aligned_empty(x.shape, x.dtype, x.device)
+    values = aligned_like(x)
     if x.numel():
         options = {"smallest": False, "reverse": reverse, "has_indices": False}
         run_framed("extremum", x, (x, values), **options)
@@ -40,7 +40,7 @@ def running_maximum(x: Tensor, reverse: bool) -> Tensor:
 @operator(like="x x:int64")
 def extremum(x: Tensor, smallest: bool, reverse: bool) -> tuple[Tensor, Tensor]:
     """Running maximum (or minimum) along the middle axis, and the `positions` of it."""
-    values = aligned_empty(x.shape, x.dtype, x.device)
+    values = aligned_like(x)
     where = aligned_empty(x.shape, torch.int64, x.device)
     if x.numel():
         run_framed("extremum", x, (x, values, where), smallest=smallest, reverse=reverse)
@@ -59,7 +59,7 @@ extremum.gradient(_backward, "results[1]", zeros=False)
 @operator(like="grad")
 def extremum_gradient(grad: Tensor, where: Tensor, reverse: bool) -> Tensor:
     """Add up the gradients of what was taken at each step."""
-    out = aligned_empty(grad.shape, grad.dtype, grad.device)
+    out = aligned_like(grad)
     if grad.numel():
         run_framed("extremum_gradient", grad, (grad, where, out), reverse=reverse)
     return out

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.cache import run_kernel
-from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.runtime import aligned_like
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops.affine import affine_scan, unless
 from tvm_scan.torch.ops.cumulative import cumulative
@@ -47,8 +47,8 @@ def outer_scan(
     `h0` is (batch, heads, lanes, states), `reset` (batch, length), int8.
     """
     batch, length, heads, lanes = x.shape
-    y = aligned_empty(x.shape, x.dtype, x.device)
-    last = aligned_empty(h0.shape, h0.dtype, h0.device)
+    y = aligned_like(x)
+    last = aligned_like(h0)
     if not y.numel() or not a.shape[3]:
         return y.zero_(), last.copy_(h0)
     spec = KernelSpec.of(

@@ -14,7 +14,7 @@ from torch import Tensor
 from tvm_scan.torch.declare.mapped import folded, one_by_one
 from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels.cache import run_kernel
-from tvm_scan.torch.kernels.runtime import aligned_empty
+from tvm_scan.torch.kernels.runtime import aligned_empty, aligned_like
 from tvm_scan.torch.ops import chunked
 from tvm_scan.torch.ops.chunked import CHUNK
 from tvm_scan.torch.ops.selective_adjoint import (
@@ -34,7 +34,7 @@ def selective_scan_grouped(
     """Return the output, the last state, and (with `keep`) the states at the heads of chunks."""
     u, A, h0, length = tensors.u, tensors.A, tensors.h0, tensors.u.shape[3]
     shape, wide = tensors.state_shape, A.dtype
-    out = aligned_empty(u.shape, u.dtype, u.device)
+    out = aligned_like(u)
     last = aligned_empty(shape, wide, u.device)
     chunks = -(-length // CHUNK) if keep else 0
     heads = aligned_empty((chunks, head_width(shape)), wide, u.device)

@@ -15,7 +15,7 @@ from tvm_scan.torch.declare.mapped import one_by_one
 from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels import devices
 from tvm_scan.torch.kernels.cache import run_kernel
-from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty
+from tvm_scan.torch.kernels.runtime import ALIGNMENT, aligned_empty, aligned_like
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import chunked
 from tvm_scan.torch.ops.chunked import CHUNK
@@ -126,7 +126,7 @@ def _add_up(
 
 
 def _like(tensor: Tensor) -> Tensor:
-    return aligned_empty(tensor.shape, tensor.dtype, tensor.device)
+    return aligned_like(tensor)
 
 
 def _by_chunks(
