@@ -109,13 +109,13 @@ def cpu_cost(work: CpuWork, chip: CpuChip, cores: int) -> CpuCost:
     if work.footprint <= chip.private:
         # Who made the arrays, or used them last, has them in a cache of its own.
         memory += work.footprint * (1 - 1 / used) / chip.private_rate
-    less, more = sorted((busy, memory))
+    less, more = sorted((busy + work.alone * chip.cycle, memory))
     # A pool of one thread wakes nobody.
     woken = work.joins * chip.wake if cores > 1 else 0.0
     pool, alone = chip.start + woken, work.alone * chip.cycle
     return CpuCost(
         # Bounds of like size are not met together.
-        seconds=pool + alone + more + _NOT_HIDDEN * less,
+        seconds=pool + more + _NOT_HIDDEN * less,
         bytes=work.moved + work.past + work.scattered,
         work=work.cycles + work.alone,
         tasks=work.tasks,

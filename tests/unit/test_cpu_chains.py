@@ -303,3 +303,47 @@ def test_short_vectors_move_their_cells_as_fast_as_long_ones():
     machine = replace(Machine.of(target), chip=chip, cores=2)
     chosen = decide(target, extract(Case("affine integers", (1, 51307)).func), machine).chosen.plan
     assert chosen.time_vector
+
+
+def test_rows_that_share_a_page_begin_line_by_line():
+    # Of rows beside one another no prefetcher follows more than one in a page.
+    def scattered(plan, rows, length, case=Case):
+        found = extract(case("ema", (rows, length), {"layout": "dl"}).func)
+        chip = cpu_constants._shipped("znver4")
+        return ScanPlan.parse(f"cpu/lanes({plan})").work(step_of(found), chip).scattered
+
+    eight = "lane_block=8, vectorize=True"
+    assert scattered(eight, 20000, 176) > 20000 * 2 * 512
+    assert scattered("lane_block=8", 20000, 176) == scattered(eight, 20000, 176)
+    # A row after the other, few neighbouring rows, a row for each page, and what caches hold.
+    assert scattered("time_vector=16", 20000, 176) == scattered("", 20000, 176) == 0.0
+    assert scattered(eight, 160000, 22) == scattered(eight, 3000, 1176) == 0.0
+    assert scattered(eight, 2000, 176) == 0.0
+
+
+def test_of_such_rows_vectors_of_time_are_the_default():
+    target = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"})
+    machine = replace(Machine.of(target), cores=1, chip=cpu_constants._shipped("znver4"))
+    for rows, vectors in ((20000, True), (1000, False)):
+        found = extract(Case("ema", (rows, 128), {"layout": "dl"}).func)
+        chosen = decide(target, found, machine).chosen.plan
+        assert (chosen.time_vector > 0) == vectors, chosen
+
+
+def test_cores_that_take_columns_apart_fetch_all_their_lines():
+    step = step_of(extract(Case("cumsum", (2, 1 << 21), {"axis": 0}).func))
+    apart, together = (
+        ScanPlan.parse(f"cpu/lanes({plan})").work(step, CHIP).moved
+        for plan in ("time_vector=16", "lane_block=2")
+    )
+    assert apart == pytest.approx(together + step.loads + step.stores)
+
+
+def test_memory_keeps_one_core_as_busy_as_several():
+    work = ScanPlan.parse("cpu/lanes(lane_block=2)").work(
+        step_of(extract(Case("cumsum", (2, 1 << 21), {"axis": 0}).func)), CHIP
+    )
+    cost = cpu_cost(work, CHIP, 2)
+    assert work.tasks == 1 and cost.alone > 0
+    assert cost.seconds < cost.pool + 1.9 * max(cost.alone, cost.memory)
+    assert cost.seconds < cost.pool + cost.alone + cost.memory

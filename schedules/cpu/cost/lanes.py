@@ -49,6 +49,13 @@ _OPENED = 2.2
 #: Rows that a core's prefetcher follows at a time; of two inputs and an output, those of 4 lanes
 #: were as fast as of 2, of 8 took 1.4 times, of 16 five times as long.
 _FOLLOWED = 16
+#: The part of the caches from which on lines count as memory's: of 4 of 32 MB rows at a time took
+#: no longer than one after the other, of 13 MB up to four times as long.
+_BEYOND = 0.25
+#: Bytes of lines that come one by one as a row begins beside others in its page, and of rows at a
+#: time that a prefetcher takes for one: of rows of 100 to 1400 cells a core takes 35 to 40 ns more
+#: for each row of an array as soon as its block covers 2 KB (moving averages, affine steps, Zen 4).
+_BEGINNING, _REGION = 768, (1024, 2048)
 #: Cycles around a block, and around each of its lanes; around one of vectors.
 _BLOCK, _LANE, _VECTORS = 10.0, 3.0, 5.0
 #: Cycles of the accesses of a row of a tile on its way.
@@ -64,6 +71,7 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         joins = 0.0 if step.rows == 1 else 1.0
         cycles = step.rows * vector_scan(plan, step, chip, step.length)
         contested = step.rows * contested_cycles(step, chip)
+        memory = with_more(memory, fetched_again(step, chip, 1, step.lanes))
         return CpuWork(cycles, float(step.rows), joins, **memory, contested=contested)
     width = min(plan.lane_block, step.lanes)
     outer = step.rows / step.lanes
@@ -80,16 +88,16 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
             contested = tasks * contested_cycles(step, chip, of_block)
             work = CpuWork(tasks * of_block, tasks, 1.0, 0.0, contested=contested)
         total += work
-    if memory["footprint"] > chip.private * min(chip.cores, total.tasks):
-        if plan.transpose:
+    if plan.transpose:
+        if memory["footprint"] > chip.private * min(chip.cores, total.tasks):
             # The rows of a tile are too many for the prefetcher.
             asked = step.loads if plan.prefetch else 0.0
             memory["scattered"] = memory["moved"] - asked
             memory["moved"] = asked
-        else:
-            lost, jumps = _unfollowed(step, width), _jumping(step, chip, width)
-            memory["scattered"] = memory["moved"] * (lost + _OPENED * jumps)
-            memory["moved"] *= 1.0 - lost - jumps
+    elif memory["footprint"] > _BEYOND * chip.shared:
+        lost, jumps = _unfollowed(step, width), _jumping(step, chip, width)
+        memory["scattered"] = memory["moved"] * (lost + _OPENED * jumps) + _beginnings(step, width)
+        memory["moved"] *= 1.0 - lost - jumps
     again = fetched_again(step, chip, width, passes)
     if plan.vectorize and not plan.transpose:
         again += _evicted(step, chip, width)
@@ -114,10 +122,28 @@ def _evicted(step: Step, chip: CpuChip, width: int) -> float:
     return step.rows * step.length * cells
 
 
+def _apart(step: Step) -> list[Access]:
+    """Accesses along time whose lanes are rows apart."""
+    return [a for a in moving(step) if a.along_time in (1, -1) and a.along_lane not in (0, 1)]
+
+
 def _unfollowed(step: Step, width: int) -> float:
     """The share of rows along time, ``width`` lanes of them at once, that no prefetcher follows."""
-    apart = [a for a in moving(step) if a.along_time in (1, -1) and a.along_lane not in (0, 1)]
-    return max(0.0, 1.0 - _FOLLOWED / max(1, width * len(apart)))
+    return max(0.0, 1.0 - _FOLLOWED / max(1, width * len(_apart(step))))
+
+
+def _beginnings(step: Step, width: int) -> float:
+    """Bytes of lines at the beginnings of rows, ``width`` lanes of them at once.
+
+    A prefetcher follows one row in a page, and takes a few neighbouring ones together for one.
+    """
+    total, (least, most) = 0.0, _REGION
+    for a in _apart(step) if width > 1 else []:
+        row = abs(a.along_lane or 0) * a.size
+        confused = min(1.0, max(0.0, (width * row - least) / (most - least)))
+        shared = max(0.0, 1.0 - row / _PAGE)
+        total += step.rows * confused * shared * min(_BEGINNING, 1.5 * row)
+    return total
 
 
 def _jumping(step: Step, chip: CpuChip, width: int) -> float:
