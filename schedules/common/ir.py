@@ -106,6 +106,41 @@ def like_register(name: str, shape: Sequence[Any], dtype: str, scope: str = "loc
     return tirx.decl_buffer([*shape], dtype, name, scope=scope, layout=None)
 
 
+class Registers:
+    """Integers that a block computes once, at its beginning, of a length known at run time.
+
+    TVM's passes ask of every access and of every condition which numbers it may take, and put what
+    a border is computed of into each: of a lane cut into chunks, quotients within choices, again
+    and again. Of a number that is read from a register they ask nothing.
+
+    Parameters
+    ----------
+    length : Expr
+        A number, and every value stays as it is.
+
+    Attributes
+    ----------
+    buffers : list of Var
+        The registers, to allocate.
+    stores : list of Stmt
+        What sets them.
+    """
+
+    def __init__(self, length: Any) -> None:
+        self.buffers: list[Var] = []
+        self.stores: list[Any] = []
+        self._known = tir.as_int(length) is not None
+
+    def hold(self, name: str, value: Any) -> Any:
+        """``value``, read from a register where it depends on a length known at run time."""
+        if self._known or tir.as_int(value) is not None:
+            return value
+        register, zero = local(name, [1], tir.dtype_of(value)), int_const(0, "int32")
+        self.buffers.append(register)
+        self.stores.append(tirx.BufferStore(register, value, [zero]))
+        return tirx.BufferLoad(register, [zero])
+
+
 def cell_count(buffer: Var) -> int:
     """Number of cells of a buffer of constant extents."""
     return prod(int(extent) for extent in tir.shape_of(buffer))

@@ -20,7 +20,7 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.elements import Elements
 from tvm_scan.schedules.common.ends import first_steps
-from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, loop, when
+from tvm_scan.schedules.common.ir import Kernel, Registers, as_dtype, int_const, loop, when
 from tvm_scan.schedules.common.lanes import (
     carry_scratch,
     decode_lanes,
@@ -135,9 +135,13 @@ class VectorPhases:
         if count:
             most = tirx.Min(int_const(count, self.time_dtype), self.unit)
             alone = tirx.Select(tirx.EQ(tile, alone), tir.simplify(most), alone)
-        start = tile * self.step
-        steps = vectors.scan(start + alone, tir.simplify(self.unit - alone))
+        registers = Registers(self.recurrence.time.extent)
+        start = registers.hold("start", tile * self.step)
+        alone = registers.hold("alone", alone)
+        extent = registers.hold("extent", tir.simplify(self.unit - alone))
+        steps = vectors.scan(start + alone, extent)
         scanned = [
+            *registers.stores,
             vectors.begin(),
             by_step.prologue(),
             by_step.fetch(self.carries, [row, int_const(0, self.dtype)], range(1)),
@@ -145,8 +149,10 @@ class VectorPhases:
             steps,
             self._keep(by_step, row, 1),
         ]
-        element = reducer.reduce(held, at, self._start(tile, chunk), self.twice)
-        reduced = [reducer.begin(), other.prologue(), element]
+        reducing = Registers(self.recurrence.time.extent)
+        begin = reducing.hold("begin", self._start(tile, chunk))
+        element = reducer.reduce(held, at, begin, reducing.hold("twice", self.twice))
+        reduced = [*reducing.stores, reducer.begin(), other.prologue(), element]
         first = tirx.EQ(chunk, tir.zero_like(chunk))
         # The element is stored outside of the choice, which would confuse TVM's compaction.
         body = tir.seq(
@@ -161,7 +167,13 @@ class VectorPhases:
             [*self.recurrence.inputs, *self.carries],
             [*self.elements.buffers, *self.carries, *self.recurrence.outputs],
             when(guard_of(self.recurrence, lanes), body),
-            [*vectors.buffers, *reducer.buffers, *held.buffers],
+            [
+                *vectors.buffers,
+                *reducer.buffers,
+                *held.buffers,
+                *registers.buffers,
+                *reducing.buffers,
+            ],
         )
         return self._parallel(kernel, n, tile, row, chunk, stored=vectors.held.dtypes)
 
@@ -189,12 +201,15 @@ class VectorPhases:
         piece = chunk + int_const(1, self.dtype)
         final = tirx.EQ(piece, self.chunks)
         last = tirx.And(final, tirx.EQ(tile, self.tiles - 1))
-        done = tir.simplify(self.step * self.tiles)
-        rest = tir.simplify(self.recurrence.time.extent - done)
-        steps = vectors.scan(self._start(tile, piece), self.twice)
+        registers = Registers(self.recurrence.time.extent)
+        done = registers.hold("done", tir.simplify(self.step * self.tiles))
+        rest = registers.hold("rest", tir.simplify(self.recurrence.time.extent - done))
+        begin = registers.hold("begin", self._start(tile, piece))
+        steps = vectors.scan(begin, registers.hold("twice", self.twice))
         left_over = vectors.scan(done, rest)
         body = tir.seq(
             [
+                *registers.stores,
                 vectors.begin(),
                 by_step.prologue(),
                 by_step.fetch(self.carries, [row, piece], range(1)),
@@ -208,7 +223,7 @@ class VectorPhases:
             [*self.recurrence.inputs, *self.carries],
             [*self.recurrence.outputs, *self.carries],
             when(guard_of(self.recurrence, lanes), body),
-            vectors.buffers,
+            [*vectors.buffers, *registers.buffers],
         )
         return self._parallel(kernel, n, tile, row, chunk, stored=vectors.held.dtypes)
 

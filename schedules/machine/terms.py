@@ -1,6 +1,7 @@
 """Kernels in the terms of a device: what it has not, or TVM has no code for there, is replaced.
 
 * Integers wrap as in TensorIR, see ``common.wrapping``.
+* On a CPU, named integers that are data are in registers, see ``common.data_names``.
 * Where the threads of a warp cannot wait for one another alone, all threads of the block do.
 * Where they cannot vote on a condition, ``checked`` work is done with care at once.
 * Where an instruction multiplies and adds two numbers at once, two steps of a walk do: ``pairs``.
@@ -27,6 +28,7 @@ from tvm.script import tirx as T
 
 from tvm_scan import tir
 from tvm_scan.delta_rule import TimeLoop
+from tvm_scan.schedules.common.data_names import with_data_in_registers
 from tvm_scan.schedules.common.ir import int_const, local, with_llvm
 from tvm_scan.schedules.common.wrapping import Overflow, with_wrapping
 from tvm_scan.schedules.machine.device import Device
@@ -118,6 +120,8 @@ def in_terms_of(device: Device, nest: Any, *, signed: bool = False) -> Any:
         The same object if nothing had to change.
     """
     nest = with_wrapping(nest, device.overflow, signed=signed)
+    if not device.is_gpu:
+        nest = with_data_in_registers(nest)
     if device.is_gpu and not device.warp_barrier:
         nest = _with_block_barriers(nest)
     nest = tvm_ffi.structural_map(nest, (tirx.AttrStmt, lambda a: _chosen(a, device)))
