@@ -31,7 +31,8 @@ def steps_between(time: Var, length: int) -> Callable[[Any], Any]:
     """
     if length <= 2 * _ENDS:
         return lambda node: node
-    return lambda node: _within(node, time, _ENDS, length - 2 * _ENDS)
+    bounds = _steps_from(time, _ENDS, length - 2 * _ENDS)
+    return lambda node: _within(node, time, bounds)
 
 
 def first_steps(recurrence: Recurrence) -> int:
@@ -44,34 +45,42 @@ def first_steps(recurrence: Recurrence) -> int:
     treated_apart = int(any(carry.first is not None for carry in recurrence.carries))
     parts = [part for group in recurrence.groups for part in group.algebra.lift()]
     chosen = [c.args[0] for part in parts for c in tir.nodes(part, Call) if _chooses_by(c, time)]
-    return max([treated_apart, *(_until_known(condition, time) for condition in chosen)])
+    if not chosen:
+        return treated_apart
+    bounds = [_steps_from(time, first, _ENDLESS) for first in range(_ENDS + 1)]
+    return max([treated_apart, *(_until_known(condition, bounds) for condition in chosen)])
 
 
-def _until_known(condition: Any, time: Var) -> int:
+def _until_known(condition: Any, bounds: list[Analyzer]) -> int:
     """First step from which a condition has one value; 0 where there is none near the beginning."""
-    known = [_value(condition, time, first, _ENDLESS) for first in range(_ENDS + 1)]
+    known = [_value(condition, steps) for steps in bounds]
     if known[-1] is None:
         return 0
     return next(first for first, value in enumerate(known) if value is not None)
 
 
-def _within(node: Any, time: Var, first: int, count: int) -> Any:
-    """``node`` without the conditions that are one value for ``count`` steps from ``first`` on."""
+def _within(node: Any, time: Var, bounds: Analyzer) -> Any:
+    """``node`` without the conditions that are one value for all steps that are known."""
 
     def on_call(call: Call) -> Any:
         if not _chooses_by(call, time):
             return call
-        value = _value(call.args[0], time, first, count)
+        value = _value(call.args[0], bounds)
         return call if value is None else call.args[1] if value else call.args[2]
 
     return tvm_ffi.structural_map(node, (Call, on_call))
 
 
-def _value(condition: Any, time: Var, first: int, count: int) -> bool | None:
-    """Value of a condition for ``count`` steps from ``first`` on; None where they differ."""
+def _steps_from(time: Var, first: int, count: int) -> Analyzer:
+    """Bounds of time in ``count`` steps from ``first`` on."""
     bounds = Analyzer()
     dtype = tir.dtype_of(time)
     bounds.bind(time, Range.from_min_extent(*(tirx.IntImm(dtype, n) for n in (first, count))))
+    return bounds
+
+
+def _value(condition: Any, bounds: Analyzer) -> bool | None:
+    """Value of a condition for some steps; None where they differ."""
     value = bounds.simplify(condition)
     return bool(value.value) if isinstance(value, tirx.IntImm) else None
 
