@@ -119,9 +119,10 @@ def measured(seconds: float = 0.3) -> CpuChip:
     # What vectors take beside what is counted in them.
     chip = replace(with_features(known, _target()), integer_product=1.0)
 
-    def blocks(plan: Lanes, dtype: str = "float32") -> tuple[float, float, float]:
+    def blocks(plan: Lanes, dtype: str = "float32", *, sums: bool = False) -> tuple[float, ...]:
         """Operations and shuffles of a block, its integer products, and its cycles."""
-        func = linear_recurrence(1, _STEPS, dtype, gate="time")
+        gated = None if sums else linear_recurrence(1, _STEPS, dtype, gate="time")
+        func = gated or cumsum(1, _STEPS, dtype)
         recurrence = extract(func)
         assert isinstance(recurrence, Recurrence)
         counted = step_of(recurrence)
@@ -132,7 +133,11 @@ def measured(seconds: float = 0.3) -> CpuChip:
         return sum(once), twice[0] - once[0], each
 
     mixed = sum(counts / taken for counts, _, taken in map(blocks, _VECTORS_OF_TIME)) / 2
+    # Sums, since no product of integers is known yet.
+    counts, _, each = blocks(_VECTORS_OF_TIME[-1], "int64", sums=True)
+    mixed_integers = counts / each
     of_integers, products, each = blocks(_RUNS_OF_TIME, "int32")
+    as_many = 1.0 if chip.vector_bytes == 64 else 2.0
     # Eight rows in a vector, of which every step puts two cells in and takes one out.
     rows = schedule_nests(linear_recurrence(_LANES, _ROW), _target(), _ROWS)
     apart = (step(rows, steps=_LANES * _ROW) / cycle - TAKEN) / 2
@@ -151,8 +156,9 @@ def measured(seconds: float = 0.3) -> CpuChip:
         product_latency=product,
         extremum_latency=max(1.0, clipped - summed),
         # Of 64 bytes; see ``with_features``.
-        mixed_issue=mixed if chip.vector_bytes == 64 else mixed / 2,
-        integer_product=max(1.0, 1.0 + (each * mixed - of_integers) / products),
+        mixed_issue=mixed / as_many,
+        mixed_integers=mixed_integers / as_many,
+        integer_product=max(1.0, 1.0 + (each * mixed_integers - of_integers) / products),
         apart=max(0.05, apart),
         forward=max(1.0, step(cumsum(_COLUMNS, _STEPS, axis=0)) / cycle - summed),
         window=2.0 * RUN * max(0.5, product / max(0.1, taken) - 1.0),

@@ -21,8 +21,9 @@ class CpuChip:
         Instructions per cycle of scalar code.
     vector_issue, shuffle_issue : float
         Vector operations per cycle; those of them that exchange cells.
-    mixed_issue : float
+    mixed_issue, mixed_integers : float
         Operations and exchanges together, of vectors of 64 bytes; of narrower ones twice as many.
+        The second of integers, for which a Zen 4 has four ports, where it sums floats on two.
     integer_product : float
         Operations of a product of integers in a vector: halves of it, on one port of Intel's.
     apart : float
@@ -63,6 +64,7 @@ class CpuChip:
     vector_issue: float = 1.7
     shuffle_issue: float = 1.15
     mixed_issue: float = 2.85
+    mixed_integers: float = 2.85
     integer_product: float = 4.0
     apart: float = 0.65
     forward: float = 3.5

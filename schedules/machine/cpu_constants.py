@@ -56,12 +56,13 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
         product += chip.sum_latency + 1.0
     # Below AVX-512 a vector that moves by some cells is put together of two shuffles, of which
     # twice as many begin in a cycle: vectors of time take 0.9 to 1 of what is predicted so.
-    mixed = chip.mixed_issue if width == 64 else chip.mixed_issue * 2
+    as_many = 1.0 if width == 64 else 2.0
     return replace(
         chip,
         vector_bytes=width,
         product_latency=product,
-        mixed_issue=mixed,
+        mixed_issue=as_many * chip.mixed_issue,
+        mixed_integers=as_many * chip.mixed_integers,
     )
 
 

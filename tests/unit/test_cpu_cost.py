@@ -239,6 +239,7 @@ def test_this_machine_is_measured():
     assert 1 <= chip.extremum_latency < 20
     assert 8 <= chip.window < 1000
     assert 0.2 < chip.mixed_issue < 8
+    assert 0.2 < chip.mixed_integers < 8
     assert 1 <= chip.integer_product < 20
     assert 1 <= chip.forward < 50
     assert 0.05 <= chip.apart < 10

@@ -111,6 +111,7 @@ class Step:
     lanes_inside: bool
     guarded: bool
     in_vectors: bool
+    integers: bool
     extremum: bool
     transcendental: bool
     state: bool
@@ -175,6 +176,7 @@ def _counted(recurrence: Recurrence) -> Step:
         lanes_inside=time_is_outside(recurrence),
         in_vectors=_stays_in_vectors(recurrence),
         guarded=_is_guarded(recurrence.body),
+        integers=not any(is_float(d) for g in recurrence.groups for d in g.algebra.dtypes),
         extremum=any(
             isinstance(c.step, tirx.Max | tirx.Min) and is_float(c.dtype)
             for c in recurrence.carries

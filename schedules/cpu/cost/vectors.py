@@ -59,7 +59,8 @@ def _issue_cycles(operations: float, shuffles: float, step: Step, chip: CpuChip)
     """Cycles of operations and shuffles, which have ports of their own and some in common."""
     spilled = _SPILLED if any(len(part.sizes) > 2 for part in step.parts) else 1.0
     apart = max(operations / chip.vector_issue, shuffles / chip.shuffle_issue)
-    return max(spilled * apart, (operations + shuffles) / chip.mixed_issue)
+    mixed = chip.mixed_integers if step.integers else chip.mixed_issue
+    return max(spilled * apart, (operations + shuffles) / mixed)
 
 
 def _moved(a: Access, width: int, chip: CpuChip) -> float:
