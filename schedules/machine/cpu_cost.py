@@ -109,13 +109,16 @@ def cpu_cost(work: CpuWork, chip: CpuChip, cores: int) -> CpuCost:
     if work.footprint <= chip.private:
         # Who made the arrays, or used them last, has them in a cache of its own.
         memory += work.footprint * (1 - 1 / used) / chip.private_rate
-    less, more = sorted((busy + work.alone * chip.cycle, memory))
+    alone = work.alone * chip.cycle
+    # What one core does alone goes on while memory brings lines; of caches it waits for them.
+    beside, after = (alone, 0.0) if chip.is_beyond(work.footprint) else (0.0, alone)
+    less, more = sorted((busy + beside, memory))
     # A pool of one thread wakes nobody.
     woken = work.joins * chip.wake if cores > 1 else 0.0
-    pool, alone = chip.start + woken, work.alone * chip.cycle
+    pool = chip.start + woken
     return CpuCost(
         # Bounds of like size are not met together.
-        seconds=pool + more + _NOT_HIDDEN * less,
+        seconds=pool + after + more + _NOT_HIDDEN * less,
         bytes=work.moved + work.past + work.scattered,
         work=work.cycles + work.alone,
         tasks=work.tasks,

@@ -49,9 +49,6 @@ _OPENED = 2.2
 #: Rows that a core's prefetcher follows at a time; of two inputs and an output, those of 4 lanes
 #: were as fast as of 2, of 8 took 1.4 times, of 16 five times as long.
 _FOLLOWED = 16
-#: The part of the caches from which on lines count as memory's: of 4 of 32 MB rows at a time took
-#: no longer than one after the other, of 13 MB up to four times as long.
-_BEYOND = 0.25
 #: Bytes of lines that come one by one as a row begins beside others in its page, and of rows at a
 #: time that a prefetcher takes for one: of rows of 100 to 1400 cells a core takes 35 to 40 ns more
 #: for each row of an array as soon as its block covers 2 KB (moving averages, affine steps, Zen 4).
@@ -94,7 +91,7 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
             asked = step.loads if plan.prefetch else 0.0
             memory["scattered"] = memory["moved"] - asked
             memory["moved"] = asked
-    elif memory["footprint"] > _BEYOND * chip.shared:
+    elif chip.is_beyond(memory["footprint"]):
         lost, jumps = _unfollowed(step, width), _jumping(step, chip, width)
         memory["scattered"] = memory["moved"] * (lost + _OPENED * jumps) + _beginnings(step, width)
         memory["moved"] *= 1.0 - lost - jumps
