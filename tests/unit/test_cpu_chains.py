@@ -373,3 +373,11 @@ def test_integers_have_more_ports_beside_those_that_exchange_cells(family, sizes
         machine = replace(machine, chip=replace(chip, mixed_integers=integers))
         func = Case(family, sizes, {"dtype": dtype, "reverse": True}).func
         assert bool(decide(target, extract(func), machine).chosen.plan.time_vector) == vectors
+
+
+@pytest.mark.parametrize(("lanes", "past"), [(330, False), (336, True)])
+def test_strips_are_written_past_the_caches_where_rows_begin_at_lines(lanes, past):
+    target = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"})
+    found = extract(Case("cummax", (lanes, 6240), {"axis": 0, "dtype": "float64"}).func)
+    plans = [plan for plan in Lanes.shortlist(found, Machine.of(target)) if plan.vectorize]
+    assert any(plan.nontemporal for plan in plans) == past
