@@ -37,6 +37,7 @@ from tvm_scan.schedules.machine.cpu_constants import (
     machine_constants,
     processor_name,
     user_file,
+    vectors_together,
     with_features,
 )
 from tvm_scan.schedules.machine.machine import host_cores
@@ -60,7 +61,7 @@ _ROW = 1000
 _ROWS = Lanes(lane_block=_LANES, vectorize=True)
 #: Vectors of time: of most shuffles for an operation, and of fewest.
 _RUNS_OF_TIME = Lanes(time_vector=64, time_runs=True)
-_VECTORS_OF_TIME = (_RUNS_OF_TIME, Lanes(time_vector=32))
+_VECTORS_OF_TIME = Lanes(time_vector=32)
 
 
 def calibrate(seconds: float = 0.3) -> Path:
@@ -119,10 +120,8 @@ def measured(seconds: float = 0.3) -> CpuChip:
     # What vectors take beside what is counted in them.
     chip = replace(with_features(known, _target()), integer_product=1.0)
 
-    def blocks(plan: Lanes, dtype: str = "float32", *, sums: bool = False) -> tuple[float, ...]:
+    def blocks(plan: Lanes, func: Any, dtype: str = "float32") -> tuple[float, float, float]:
         """Operations and shuffles of a block, its integer products, and its cycles."""
-        gated = None if sums else linear_recurrence(1, _STEPS, dtype, gate="time")
-        func = gated or cumsum(1, _STEPS, dtype)
         recurrence = extract(func)
         assert isinstance(recurrence, Recurrence)
         counted = step_of(recurrence)
@@ -132,12 +131,16 @@ def measured(seconds: float = 0.3) -> CpuChip:
         each = step(schedule_nests(func, _target(), plan), dtype) / cycle * plan.time_vector
         return sum(once), twice[0] - once[0], each
 
-    mixed = sum(counts / taken for counts, _, taken in map(blocks, _VECTORS_OF_TIME)) / 2
+    gated, of_integers = (
+        linear_recurrence(1, _STEPS, dtype, gate="time") for dtype in ("float32", "int32")
+    )
+    counted = [blocks(plan, gated) for plan in (_RUNS_OF_TIME, _VECTORS_OF_TIME)]
+    mixed = sum(counts / each for counts, _, each in counted) / 2
     # Sums, since no product of integers is known yet.
-    counts, _, each = blocks(_VECTORS_OF_TIME[-1], "int64", sums=True)
+    counts, _, each = blocks(_VECTORS_OF_TIME, cumsum(1, _STEPS, "int64"), "int64")
     mixed_integers = counts / each
-    of_integers, products, each = blocks(_RUNS_OF_TIME, "int32")
-    as_many = 1.0 if chip.vector_bytes == 64 else 2.0
+    counts, products, each = blocks(_RUNS_OF_TIME, of_integers, "int32")
+    together = vectors_together(chip.vector_bytes)
     # Eight rows in a vector, of which every step puts two cells in and takes one out.
     rows = schedule_nests(linear_recurrence(_LANES, _ROW), _target(), _ROWS)
     apart = (step(rows, steps=_LANES * _ROW) / cycle - TAKEN) / 2
@@ -156,9 +159,9 @@ def measured(seconds: float = 0.3) -> CpuChip:
         product_latency=product,
         extremum_latency=max(1.0, clipped - summed),
         # Of 64 bytes; see ``with_features``.
-        mixed_issue=mixed / as_many,
-        mixed_integers=mixed_integers / as_many,
-        integer_product=max(1.0, 1.0 + (each * mixed_integers - of_integers) / products),
+        mixed_issue=mixed / together,
+        mixed_integers=mixed_integers / together,
+        integer_product=max(1.0, 1.0 + (each * mixed_integers - counts) / products),
         apart=max(0.05, apart),
         forward=max(1.0, step(cumsum(_COLUMNS, _STEPS, axis=0)) / cycle - summed),
         window=2.0 * RUN * max(0.5, product / max(0.1, taken) - 1.0),

@@ -225,6 +225,13 @@ def buffers_allocated(stmt: Any) -> VarMap:
     return VarMap((alloc.buffer, True) for alloc in nodes(stmt, tirx.AllocBuffer, tirx.DeclBuffer))
 
 
+def prefetch(cell: Any, cache: int, *, written: bool = False) -> Any:
+    """Call that asks for the line of a cell, to be used later, into the first or second cache."""
+    # LLVM's numbers: what for, how near (3 is the first cache), and that it is data.
+    numbers = [tirx.IntImm("int32", n) for n in (int(written), 4 - cache, 1)]
+    return tirx.call_intrin("void", "tirx.prefetch", tirx.address_of(cell), *numbers)
+
+
 def call_name(expr: Any) -> str | None:
     """Operator name of a call (``tirx.exp``), else None."""
     if isinstance(expr, Call) and isinstance(expr.op, Op):

@@ -77,8 +77,10 @@ def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
         # What a prefetcher brings from before a row that is read backwards is then the next row: of
         # 35,000 rows of 229 cells a core of a Zen 4 takes 27 GB/s so, and 8 in rising order. TVM
         # 0.27 takes (5 - n) // 6 for n // -6, which it is not: nothing is divided from behind.
-        axes = [(lane, axis.extent) for lane, axis in zip(lanes, recurrence.lanes, strict=True)]
-        lanes = [as_dtype(extent, tir.dtype_of(lane)) - 1 - lane for lane, extent in axes]
+        lanes = [
+            as_dtype(axis.extent, tir.dtype_of(lane)) - 1 - lane
+            for lane, axis in zip(lanes, recurrence.lanes, strict=True)
+        ]
     vectors = TimeVector(recurrence, lanes, plan)
     single = vectors.single
     extent = recurrence.time.extent

@@ -286,6 +286,4 @@ def _asked_for(buffer: Var, line: list[Any]) -> Any:
     extent = tir.shape_of(buffer)[-1]
     zero, one = tir.zero_like(line[-1].base), int_const(1, line[-1].base)
     inside = tirx.Max(tirx.Min(line[-1].base, as_dtype(extent, tir.dtype_of(zero)) - one), zero)
-    address = tirx.address_of(tirx.BufferLoad(buffer, [*line[:-1], inside]))
-    numbers = [tirx.IntImm("int32", n) for n in (0, 3, 1)]  # to read, to keep, data
-    return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, *numbers))
+    return tirx.Evaluate(tir.prefetch(tirx.BufferLoad(buffer, [*line[:-1], inside]), cache=1))

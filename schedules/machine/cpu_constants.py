@@ -54,16 +54,23 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
     if has_feature(target, "sse2") and not has_feature(target, "fma"):
         # A sum of its own after every product.
         product += chip.sum_latency + 1.0
-    # Below AVX-512 a vector that moves by some cells is put together of two shuffles, of which
-    # twice as many begin in a cycle: vectors of time take 0.9 to 1 of what is predicted so.
-    as_many = 1.0 if width == 64 else 2.0
+    together = vectors_together(width)
     return replace(
         chip,
         vector_bytes=width,
         product_latency=product,
-        mixed_issue=as_many * chip.mixed_issue,
-        mixed_integers=as_many * chip.mixed_integers,
+        mixed_issue=together * chip.mixed_issue,
+        mixed_integers=together * chip.mixed_integers,
     )
+
+
+def vectors_together(width: int) -> float:
+    """Vectors of ``width`` bytes that are worked on in the time of one of 64.
+
+    Below AVX-512 a vector that moves by some cells is put together of two shuffles, of which twice
+    as many begin in a cycle: vectors of time take 0.9 to 1 of what is predicted so.
+    """
+    return 1.0 if width == 64 else 2.0
 
 
 def machine_constants() -> tuple[CpuChip, str]:

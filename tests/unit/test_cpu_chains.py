@@ -20,7 +20,14 @@ from tvm_scan.schedules.machine.cpu_cost import cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
 AVX2 = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
+ZEN4 = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"})
 CHIP = replace(CpuChip(), vector_bytes=32, nearest=32 << 10, private=512 << 10)
+
+
+def zen4(cores):
+    """A machine by the constants that are shipped, whatever this one is."""
+    chip = with_features(cpu_constants._shipped("znver4"), ZEN4)
+    return replace(Machine.of(ZEN4), cores=cores, chip=chip)
 
 
 def cycles(family, sizes, plan, **constants):
@@ -307,10 +314,9 @@ def test_short_vectors_move_their_cells_as_fast_as_long_ones():
 
 def test_rows_that_share_a_page_begin_line_by_line():
     # Of rows beside one another no prefetcher follows more than one in a page.
-    def scattered(plan, rows, length, case=Case):
-        found = extract(case("ema", (rows, length), {"layout": "dl"}).func)
-        chip = cpu_constants._shipped("znver4")
-        return ScanPlan.parse(f"cpu/lanes({plan})").work(step_of(found), chip).scattered
+    def scattered(plan, rows, length):
+        step = step_of(extract(Case("ema", (rows, length), {"layout": "dl"}).func))
+        return ScanPlan.parse(f"cpu/lanes({plan})").work(step, zen4(cores=2).chip).scattered
 
     eight = "lane_block=8, vectorize=True"
     assert scattered(eight, 20000, 176) > 20000 * 2 * 512
@@ -322,11 +328,10 @@ def test_rows_that_share_a_page_begin_line_by_line():
 
 
 def test_of_such_rows_vectors_of_time_are_the_default():
-    target = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"})
-    machine = replace(Machine.of(target), cores=1, chip=cpu_constants._shipped("znver4"))
+    machine = replace(Machine.of(ZEN4), cores=1, chip=cpu_constants._shipped("znver4"))
     for rows, vectors in ((20000, True), (1000, False)):
         found = extract(Case("ema", (rows, 128), {"layout": "dl"}).func)
-        chosen = decide(target, found, machine).chosen.plan
+        chosen = decide(ZEN4, found, machine).chosen.plan
         assert (chosen.time_vector > 0) == vectors, chosen
 
 
@@ -341,11 +346,9 @@ def test_cores_that_take_columns_apart_fetch_all_their_lines():
 
 def test_of_caches_one_core_waits():
     """2841 columns of 9 steps: the loop takes 2.9 us on a Zen 4, strips of 2048 of them 4.9."""
-    target = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"})
-    chip = with_features(cpu_constants._shipped("znver4"), target)
-    machine = replace(Machine.of(target), cores=2, chip=chip)
+    machine = zen4(cores=2)
     found = extract(Case("linear_recurrence", (2841, 9), {"layout": "ld"}).func)
-    assert decide(target, found, machine).chosen.plan != ScanPlan.parse(
+    assert decide(ZEN4, found, machine).chosen.plan != ScanPlan.parse(
         "cpu/lanes(lane_block=2048, vectorize=True)"
     )
 
@@ -366,18 +369,16 @@ def test_memory_keeps_one_core_as_busy_as_several():
 )
 def test_integers_have_more_ports_beside_those_that_exchange_cells(family, sizes, dtype, cores):
     """A Zen 4 sums 175 integers of 8 bytes in vectors of time in 0.6 of the time of scalars."""
-    target = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"})
-    chip = with_features(cpu_constants._shipped("znver4"), target)
-    machine = replace(Machine.of(target), cores=cores, chip=chip)
+    machine = zen4(cores)
+    chip = machine.chip
     for integers, vectors in ((chip.mixed_integers, True), (chip.mixed_issue, False)):
         machine = replace(machine, chip=replace(chip, mixed_integers=integers))
         func = Case(family, sizes, {"dtype": dtype, "reverse": True}).func
-        assert bool(decide(target, extract(func), machine).chosen.plan.time_vector) == vectors
+        assert bool(decide(ZEN4, extract(func), machine).chosen.plan.time_vector) == vectors
 
 
 @pytest.mark.parametrize(("lanes", "past"), [(330, False), (336, True)])
 def test_strips_are_written_past_the_caches_where_rows_begin_at_lines(lanes, past):
-    target = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"})
     found = extract(Case("cummax", (lanes, 6240), {"axis": 0, "dtype": "float64"}).func)
-    plans = [plan for plan in Lanes.shortlist(found, Machine.of(target)) if plan.vectorize]
+    plans = [plan for plan in Lanes.shortlist(found, zen4(cores=2)) if plan.vectorize]
     assert any(plan.nontemporal for plan in plans) == past

@@ -155,7 +155,7 @@ def test_it_is_searched_and_its_records_are_found(tmp_path):
 @pytest.mark.parametrize(("price", "chosen"), [(1e-6, Stride), (1e6, Sequential)])
 def test_it_is_chosen_by_its_prediction(monkeypatch, price, chosen):
     monkeypatch.setitem(globals(), "PRICE", [price])
-    found = extract(library.linear_recurrence(3, 5))
+    found = extract(library.linear_recurrence(3, 50))
     assert isinstance(default_plan(CPU, found), chosen)
 
 

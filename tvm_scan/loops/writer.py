@@ -35,9 +35,6 @@ from tvm_scan.annotations import OP_PATTERN, OPAQUE_PATTERN
 #: Of every loop: arrays do not overlap, and Relax must not fuse what carries a value through time.
 ATTRS = {"tirx.noalias": True, OP_PATTERN: OPAQUE_PATTERN}
 
-#: LLVM's numbers for data that the second cache shall have.
-_NEAR_DATA = (2, 1)
-
 Index = Sequence[Any]
 
 
@@ -242,8 +239,7 @@ class Loop:
 
     def ask(self, cell: Expr, written: bool = False) -> None:
         """Ask for the line of a cell of an array, which is read or `written` some time later."""
-        numbers = [tirx.IntImm("int32", n) for n in (int(written), *_NEAR_DATA)]
-        T.evaluate(tirx.call_intrin("void", "tirx.prefetch", tirx.address_of(cell), *numbers))
+        T.evaluate(tir.prefetch(cell, cache=2, written=written))
 
     @contextmanager
     def parallel(self, extent: Any, name: str, kind: Any = T.parallel) -> Iterator[Var]:

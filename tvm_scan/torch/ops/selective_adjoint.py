@@ -74,10 +74,12 @@ def selective_scan_backward(
     B, C = (t.to(wide) if t.dim() == 3 else transposed(t, wide) for t in (B, C))
     operands = (u_transposed, transposed(delta, wide), A, B, C, D, z_transposed, bias, reset)
     inputs = [t.contiguous() for t in operands if t is not None]
-    grads = {n: _like(u_transposed) for n in ("u", "delta", *(["z"] if z is not None else []))}
+    grads = {
+        n: aligned_like(u_transposed) for n in ("u", "delta", *(["z"] if z is not None else []))
+    }
     every = tensors.state_shape
     # Of no channels, no step is taken.
-    allocate = _like if u.numel() else torch.zeros_like
+    allocate = aligned_like if u.numel() else torch.zeros_like
     of_steps = {n: allocate(t) for n, t in (("B", B), ("C", C)) if not fixed[n]}
     summed = ("A", *(n for n in fixed if fixed[n]))
     of_states = {n: aligned_empty(every, wide, u.device).zero_() for n in summed}
@@ -123,10 +125,6 @@ def _add_up(
         states, weights = factors[name]
         added = (states @ weights.unsqueeze(-1)).squeeze(-1)
         grad.narrow(2, first, steps).copy_(added.flip(2) if reverse else added)
-
-
-def _like(tensor: Tensor) -> Tensor:
-    return aligned_like(tensor)
 
 
 def _by_chunks(
