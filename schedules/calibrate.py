@@ -28,9 +28,10 @@ from tvm_scan.extraction import extract
 from tvm_scan.library import cumsum, linear_recurrence
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cpu.chains import RUN
-from tvm_scan.schedules.cpu.cost.lanes import TAKEN
+from tvm_scan.schedules.cpu.cost.lanes import TAKEN, lanes_work
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.cost.vectors import block_counts
+from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS
 from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import (
@@ -59,6 +60,10 @@ _INTERLEAVED = ScanPlan.of("cpu", "lanes", lane_block=_LANES)
 _ROW = 1000
 #: Lanes in a vector.
 _ROWS = Lanes(lane_block=_LANES, vectorize=True)
+#: Lanes and steps of tiles, whole ones.
+_TILED, _TILES = 32, 7 * TILE_STEPS
+#: Tiles of lanes.
+_IN_TILES = Lanes(lane_block=_TILED, vectorize=True, transpose=True)
 #: Vectors of time: of most shuffles for an operation, and of fewest.
 _RUNS_OF_TIME = Lanes(time_vector=64, time_runs=True)
 _VECTORS_OF_TIME = Lanes(time_vector=32)
@@ -122,9 +127,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
 
     def blocks(plan: Lanes, func: Any, dtype: str = "float32") -> tuple[float, float, float]:
         """Operations and shuffles of a block, its integer products, and its cycles."""
-        recurrence = extract(func)
-        assert isinstance(recurrence, Recurrence)
-        counted = step_of(recurrence)
+        counted = step_of(_recurrence(func))
         once, twice = (
             block_counts(plan, counted, replace(chip, integer_product=of)) for of in (1.0, 2.0)
         )
@@ -144,6 +147,12 @@ def measured(seconds: float = 0.3) -> CpuChip:
     # Eight rows in a vector, of which every step puts two cells in and takes one out.
     rows = schedule_nests(linear_recurrence(_LANES, _ROW), _target(), _ROWS)
     apart = (step(rows, steps=_LANES * _ROW) / cycle - TAKEN) / 2
+    tiles = cumsum(_TILED, _TILES)
+    tiled = step(schedule_nests(tiles, _target(), _IN_TILES), steps=1) / cycle
+    once, twice = (
+        lanes_work(_IN_TILES, step_of(_recurrence(tiles)), replace(chip, tile=of)).alone
+        for of in (1.0, 2.0)
+    )
     pooled = schedule_nests(cumsum(2, 1), _target(), ScanPlan.of("cpu", "lanes"))
     wake = max(1e-8, _least(_loop(pooled), seconds) - start)
     near = _copied(known.nearest // 4, 1, 2, seconds)
@@ -163,6 +172,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
         mixed_integers=mixed_integers / together,
         integer_product=max(1.0, 1.0 + (each * mixed_integers - counts) / products),
         apart=max(0.05, apart),
+        tile=max(0.1, 1.0 + (tiled - once) / (twice - once)),
         forward=max(1.0, step(cumsum(_COLUMNS, _STEPS, axis=0)) / cycle - summed),
         window=2.0 * RUN * max(0.5, product / max(0.1, taken) - 1.0),
         start=start,
@@ -175,6 +185,12 @@ def measured(seconds: float = 0.3) -> CpuChip:
         memory_rates=memory[1],
         cores=cores,
     )
+
+
+def _recurrence(func: Any) -> Recurrence:
+    found = extract(func)
+    assert isinstance(found, Recurrence)
+    return found
 
 
 def _clipped() -> Any:

@@ -28,6 +28,10 @@ class CpuChip:
         Operations of a product of integers in a vector: halves of it, on one port of Intel's.
     apart : float
         Cycles of a cell that is put into a vector of less than 64 bytes by itself.
+    tile : float
+        Cycles of a shuffle, or of an access, of a row of a tile on its way between memory and
+        registers: a square of 16 by 16 cells has four of each for a row. A Zen 5 works on vectors
+        of 64 bytes as a whole, and takes 0.4.
     forward : float
         Cycles until the load of a vector finds what the store before it has written.
     call : float
@@ -67,6 +71,7 @@ class CpuChip:
     mixed_integers: float = 2.85
     integer_product: float = 4.0
     apart: float = 0.65
+    tile: float = 1.0
     forward: float = 3.5
     call: float = 36.0
     window: float = 100.0

@@ -55,8 +55,8 @@ _FOLLOWED = 16
 _BEGINNING, _REGION = 768, (1024, 2048)
 #: Cycles around a block, and around each of its lanes; around one of vectors.
 _BLOCK, _LANE, _VECTORS = 10.0, 3.0, 5.0
-#: Cycles of the accesses of a row of a tile on its way.
-_TILE = 4.5
+#: Accesses of a row of a tile on its way: from memory and to it, in two steps.
+_ROW_ACCESSES = 4.0
 #: Bytes of a way of the nearest cache, whose sets are found before the page of an address is.
 _PAGE = 4096
 
@@ -194,8 +194,8 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
         vectors = vectors_of(size, a.size, chip)
         if tiled and a.along_time in (1, -1) and a.along_lane:
             side = 64 / max(4, a.size)
-            # Per row of a square: its levels of shuffles, and four accesses on the way.
-            cycles += vectors * (log2(side) / chip.shuffle_issue + _TILE) * a.times
+            # Per row of a square: its levels of shuffles, and the accesses on the way.
+            cycles += vectors * chip.tile * (log2(side) + _ROW_ACCESSES) * a.times
         elif a.along_lane in (0, 1):
             cycles += vectors * a.issued
         else:
