@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from math import sqrt
+from math import prod, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from tvm_scan.extraction import extract
 from tvm_scan.library import cumsum, linear_recurrence
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cpu.chains import RUN
-from tvm_scan.schedules.cpu.cost.lanes import TAKEN, lanes_work
+from tvm_scan.schedules.cpu.cost.lanes import around_block, lanes_work
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.cost.vectors import block_counts
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS
@@ -60,6 +60,9 @@ _INTERLEAVED = ScanPlan.of("cpu", "lanes", lane_block=_LANES)
 _ROW = 1000
 #: Lanes in a vector.
 _ROWS = Lanes(lane_block=_LANES, vectorize=True)
+#: Cells of rows in blocks of scalars, and steps of short ones.
+_CELLS, _SHORT = 1536, 12
+_BLOCKS = Lanes(lane_block=4)
 #: Lanes and steps of tiles, whole ones.
 _TILED, _TILES = 32, 7 * TILE_STEPS
 #: Tiles of lanes.
@@ -144,9 +147,18 @@ def measured(seconds: float = 0.3) -> CpuChip:
     mixed_integers = counts / each
     counts, products, each = blocks(_RUNS_OF_TIME, of_integers, "int32")
     together = vectors_together(chip.vector_bytes)
-    # Eight rows in a vector, of which every step puts two cells in and takes one out.
-    rows = schedule_nests(linear_recurrence(_LANES, _ROW), _target(), _ROWS)
-    apart = (step(rows, steps=_LANES * _ROW) / cycle - TAKEN) / 2
+
+    def each_cell(func: Any, plan: Lanes) -> float:
+        """Cycles of a cell of rows."""
+        cells = prod(int(e) for e in func.params[0].ty.shape)
+        return step(schedule_nests(func, _target(), plan), steps=cells) / cycle
+
+    # Eight rows in a vector, of which every step puts one or two cells in and takes one out.
+    one, two = (each_cell(make(_LANES, _ROW), _ROWS) for make in (cumsum, linear_recurrence))
+    apart = min(one, max(0.05, two - one))
+    # Of short rows, what is around them is more of the time.
+    short, long = (each_cell(cumsum(_CELLS // n, n), _BLOCKS) for n in (_SHORT, _CELLS // 16))
+    around = (short - long) * _BLOCKS.lane_block * _SHORT
     tiles = cumsum(_TILED, _TILES)
     tiled = step(schedule_nests(tiles, _target(), _IN_TILES), steps=1) / cycle
     once, twice = (
@@ -171,8 +183,10 @@ def measured(seconds: float = 0.3) -> CpuChip:
         mixed_issue=mixed / together,
         mixed_integers=mixed_integers / together,
         integer_product=max(1.0, 1.0 + (each * mixed_integers - counts) / products),
-        apart=max(0.05, apart),
+        apart=apart,
+        taken=max(0.25, one - apart),
         tile=max(0.1, 1.0 + (tiled - once) / (twice - once)),
+        row=max(0.1, around / around_block(replace(known, row=1.0), _BLOCKS.lane_block)),
         forward=max(1.0, step(cumsum(_COLUMNS, _STEPS, axis=0)) / cycle - summed),
         window=2.0 * RUN * max(0.5, product / max(0.1, taken) - 1.0),
         start=start,

@@ -28,10 +28,15 @@ class CpuChip:
         Operations of a product of integers in a vector: halves of it, on one port of Intel's.
     apart : float
         Cycles of a cell that is put into a vector of less than 64 bytes by itself.
+    taken : float
+        Cycles of a cell that is taken out of a vector and stored by itself: there is one such store
+        in a cycle, of a Zen 5 two.
     tile : float
         Cycles of a shuffle, or of an access, of a row of a tile on its way between memory and
         registers: a square of 16 by 16 cells has four of each for a row. A Zen 5 works on vectors
         of 64 bytes as a whole, and takes 0.4.
+    row : float
+        Cycles around a row of time that its neighbours do not hide.
     forward : float
         Cycles until the load of a vector finds what the store before it has written.
     call : float
@@ -71,7 +76,9 @@ class CpuChip:
     mixed_integers: float = 2.85
     integer_product: float = 4.0
     apart: float = 0.65
+    taken: float = 0.65
     tile: float = 1.0
+    row: float = 13.0
     forward: float = 3.5
     call: float = 36.0
     window: float = 100.0

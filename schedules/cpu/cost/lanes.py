@@ -34,9 +34,6 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
 #: Cycles of a cell that is put into a row of a tile, or taken out of it, by itself.
 _APART = 0.65
-#: Cycles of a cell that is taken out of a vector and stored by itself: there is one such store in a
-#: cycle. Of 4, 8 and 16 lanes with one or two inputs a Zen 4 takes 1.05 or 1.3 cycles a cell.
-TAKEN = 0.65
 #: Cycles of either where the vectors of a state keep the ports busy.
 _BUSY = 1.2
 #: How much longer it takes to put a cell into a vector of 64 bytes, of which there are more parts.
@@ -53,8 +50,10 @@ _FOLLOWED = 16
 #: time that a prefetcher takes for one: of rows of 100 to 1400 cells a core takes 35 to 40 ns more
 #: for each row of an array as soon as its block covers 2 KB (moving averages, affine steps, Zen 4).
 _BEGINNING, _REGION = 768, (1024, 2048)
-#: Cycles around a block, and around each of its lanes; around one of vectors.
-_BLOCK, _LANE, _VECTORS = 10.0, 3.0, 5.0
+#: Shares of what is around a row that come with a block, and with each of its lanes.
+_BLOCK, _LANE = 0.77, 0.23
+#: Cycles around a block of vectors, and for each lane of one of tiles, whose arrays are cleared.
+_VECTORS, _TILES = 5.0, 5.0
 #: Accesses of a row of a tile on its way: from memory and to it, in two steps.
 _ROW_ACCESSES = 4.0
 #: Bytes of a way of the nearest cache, whose sets are found before the page of an address is.
@@ -153,9 +152,11 @@ def _jumping(step: Step, chip: CpuChip, width: int) -> float:
 
 def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a task: ``size`` lanes over all steps."""
-    # Of vectors little is left beside the block before; the arrays of tiles are cleared.
     vectors = size > 1 and plan.vectorize and step.in_vectors
-    overhead = _VECTORS if vectors and not plan.transpose else _BLOCK + _LANE * size
+    overhead = around_block(chip, size)
+    if vectors:
+        # Of vectors little is left beside the block before.
+        overhead = _VECTORS + (_TILES * size if plan.transpose else 0.0)
     chain = latency_of(step.scalar_chain, chip)
     if not vectors:
         if step.state:
@@ -185,6 +186,11 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     return overhead + step.length * (each + jumps)
 
 
+def around_block(chip: CpuChip, size: int) -> float:
+    """Cycles around a block of so many lanes, one by one or in turns."""
+    return chip.row * (_BLOCK + _LANE * size)
+
+
 def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool = False) -> float:
     """Cycles of a step of ``size`` lanes in vectors; in tiles, with squares to and from memory."""
     cycles = _unhidden(step, chip, size) + vector_cycles(
@@ -211,7 +217,7 @@ def _cell_cycles(a: Access, step: Step, chip: CpuChip, size: int) -> float:
     if step.state:
         return _BUSY + narrow
     if a.store:
-        return TAKEN + narrow
+        return chip.taken + narrow
     return chip.apart * (_WHOLE if size * a.size >= 64 else 1.0) + narrow
 
 

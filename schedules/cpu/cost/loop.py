@@ -30,8 +30,6 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 _UNROLLED = 3 << 5
 #: Steps of rows of which LLVM gathers every cell with AVX-512.
 _GATHERING = 24
-#: Cycles around a row.
-_ROW = 13.0
 #: Cycles until a column of less than a vector has what the step before wrote, where LLVM leaves it
 #: in memory; it does not always (of 3 products a Zen 4 takes 0.4, of 5 maxima 1.5, of 7 sums 5).
 _COLUMN = 3.0
@@ -72,7 +70,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
         # Numbers in no order have about ln(n) + 0.6 running maxima, each a wrong guess.
         surprises = _SURPRISE * (log(step.length) + 0.6)
     return CpuWork(
-        total * each + step.rows * (_ROW + surprises),
+        total * each + step.rows * (chip.row + surprises),
         1.0,
         0.0,
         **memory,

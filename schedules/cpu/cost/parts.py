@@ -40,8 +40,11 @@ _ACCESS, _WIDEST = 1.0, 32
 #: Cycles of a cell of a vector that is read, and written, where cells lie apart.
 GATHERED, SCATTERED = 1.0, 2.8
 #: Bytes of a row of lanes whose lines lie side by side for several cores: shorter ones are a part
-#: of one line, of longer ones the prefetchers of one core leave the others' lines alone.
-_SHARED = (64, 256)
+#: of one line, of longer ones each core has lines of its own. Sums of 48 and 64 columns took two
+#: cores of a Zen 5 half of one's time, from 0.5 to 6 MB, and those of 24 and 32 no less than one's.
+_SHARED = (64, 128)
+#: Bytes of rows of which all lines come with every pass, see ``fetched_again``.
+_FETCHED = 256
 #: Cycles of a step whose lines, or the lines beside them, another core writes, too: what is beyond
 #: the private caches, and beyond all of them.
 _CONTESTED = (8.0, 40.0)
@@ -148,7 +151,7 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float)
         if a.along_time in (1, -1, 0, None) or not a.along_lane:
             continue
         cell = a.size * abs(a.along_lane)
-        if beyond and step.lanes * cell <= _SHARED[1]:
+        if beyond and step.lanes * cell <= _FETCHED:
             again = passes
         else:
             used = min(64.0, rows_at_once * cell)
@@ -277,7 +280,8 @@ def contested_cycles(step: Step, chip: CpuChip, otherwise: float = inf) -> float
     row = step.lanes * stores[0].size if stores else 0
     if 0 < row < least:
         return max(0.0, _SAME_LINE * step.length - otherwise)
-    held = chip.nearest if row == least else chip.private
+    # Halves of such a row have a line in common, unless each is one.
+    held = chip.private if row == most else chip.nearest
     if not least <= row <= most or touched <= held:
         return 0.0
     return step.length * _CONTESTED[touched > 0.75 * chip.shared]

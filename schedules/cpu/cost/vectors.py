@@ -26,6 +26,8 @@ _BACKWARDS = 1.0
 _REVERSED = 2.0
 #: Cycles around a vector of time; cycles until its last cell is the next one's carry.
 _AROUND, _PASSED = 1.7, 3.0
+#: The share of what is around a row that vectors of time have.
+_ROW = 0.6
 #: More cycles of vectors of time whose elements have several parts: they leave the registers.
 _SPILLED = 1.5
 #: Bytes of the steps of a vector with runs that stay in registers, and how much longer more take:
@@ -48,8 +50,9 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     if short is not None:
         return short
     single = step_cycles(step, chip)
-    busy = full * block + rest * single + 8.0
-    waits = full * max(block, chain) + rest * max(single, latency_of(step.chain, chip)) + 8.0
+    around = _ROW * chip.row
+    busy = full * block + rest * single + around
+    waits = full * max(block, chain) + rest * max(single, latency_of(step.chain, chip)) + around
     # The next row begins while this one waits, as far as the processor looks ahead.
     inside = full * (issued + shuffles) + rest * step.body.operations + 20.0
     return max(busy, waits / (1.0 + chip.window / inside))
