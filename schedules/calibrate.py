@@ -159,6 +159,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
     # Of short rows, what is around them is more of the time.
     short, long = (each_cell(cumsum(_CELLS // n, n), _BLOCKS) for n in (_SHORT, _CELLS // 16))
     around = (short - long) * _BLOCKS.lane_block * _SHORT
+    back = each_cell(cumsum(16, _CELLS // 16, reverse=True), _BLOCKS)
     tiles = cumsum(_TILED, _TILES)
     tiled = step(schedule_nests(tiles, _target(), _IN_TILES), steps=1) / cycle
     once, twice = (
@@ -185,6 +186,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
         integer_product=max(1.0, 1.0 + (each * mixed_integers - counts) / products),
         apart=apart,
         taken=max(0.25, one - apart),
+        descending=max(0.01, back - long),
         tile=max(0.1, 1.0 + (tiled - once) / (twice - once)),
         row=max(0.1, around / around_block(replace(known, row=1.0), _BLOCKS.lane_block)),
         forward=max(1.0, step(cumsum(_COLUMNS, _STEPS, axis=0)) / cycle - summed),

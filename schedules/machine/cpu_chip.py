@@ -35,6 +35,8 @@ class CpuChip:
         Cycles of a shuffle, or of an access, of a row of a tile on its way between memory and
         registers: a square of 16 by 16 cells has four of each for a row. A Zen 5 works on vectors
         of 64 bytes as a whole, and takes 0.4.
+    descending : float
+        Cycles that a store waits which lies before the last one in memory, in scalar code.
     row : float
         Cycles around a row of time that its neighbours do not hide.
     forward : float
@@ -48,12 +50,21 @@ class CpuChip:
         Of a vector.
     nearest, private, shared : int
         Bytes of the first and second level caches of a core, and of what all cores share.
+    kept : float
+        Share of what all cores share that others leave to these: of 4 of 32 MB several rows at a
+        time took a Zen 4 no longer than one after the other, of 13 MB up to four times, and a Zen 5
+        no longer of 32 MB.
     near_rate, private_rate, shared_rate, memory_rate : float
         Bytes per second that one core moves from and to each of them.
     shared_rates, memory_rates : float
         The same of all cores together.
     scattered_rate : float
         Of lines that no prefetcher sees coming, of one core.
+    followed : float
+        Rows that a core's prefetcher follows at a time: of two inputs and an output, a Zen 4 took
+        those of 4 lanes as fast as of 2, of 8 in 1.4 times, of 16 in five times as long.
+    region : float
+        Bytes that the rows of a vector may cover for a prefetcher to take none for another's.
     past : float
         How many bytes of memory's rate a byte costs that is written past the caches; an ordinary
         one costs two.
@@ -78,6 +89,7 @@ class CpuChip:
     apart: float = 0.65
     taken: float = 0.65
     tile: float = 1.0
+    descending: float = 0.55
     row: float = 13.0
     forward: float = 3.5
     call: float = 36.0
@@ -86,6 +98,7 @@ class CpuChip:
     nearest: int = 48 << 10
     private: int = 2 << 20
     shared: int = 24 << 20
+    kept: float = 0.25
     near_rate: float = 150e9
     private_rate: float = 90e9
     shared_rate: float = 60e9
@@ -93,6 +106,8 @@ class CpuChip:
     shared_rates: float = 110e9
     memory_rates: float = 58e9
     scattered_rate: float = 20e9
+    followed: float = 16.0
+    region: float = 2048.0
     past: float = 1.8
     wake: float = 1.3e-6
     start: float = 0.15e-6
@@ -104,12 +119,8 @@ class CpuChip:
         return 4.0
 
     def is_beyond(self, footprint: float) -> bool:
-        """Return whether so many bytes come from memory, and not from the caches.
-
-        Others use what all share, too: of 4 of 32 MB several rows at a time took no longer than one
-        after the other, of 13 MB up to four times as long.
-        """
-        return footprint > 0.25 * self.shared
+        """Return whether so many bytes come from memory, and not from the caches."""
+        return footprint > self.kept * self.shared
 
     def rate(self, footprint: float, cores: float) -> float:
         """Bytes per second of cores that pass again and again over so many bytes.

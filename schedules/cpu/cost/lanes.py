@@ -10,6 +10,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     FORWARD,
     LOOP,
     TERMS,
+    UNROLLED,
     ahead_of,
     contested_cycles,
     fetched_again,
@@ -43,17 +44,14 @@ _NARROW = 0.3
 #: Lines that come one by one in the time of a line of a strip whose next one is a row apart: often
 #: in another page of DRAM, which opens for it alone (three shapes on a Zen 4: 8 to 9 GB/s a core).
 _OPENED = 2.2
-#: Rows that a core's prefetcher follows at a time; of two inputs and an output, those of 4 lanes
-#: were as fast as of 2, of 8 took 1.4 times, of 16 five times as long.
-_FOLLOWED = 16
-#: Bytes of lines that come one by one as a row begins beside others in its page, and of rows at a
-#: time that a prefetcher takes for one: of rows of 100 to 1400 cells a core takes 35 to 40 ns more
-#: for each row of an array as soon as its block covers 2 KB (moving averages, affine steps, Zen 4).
-_BEGINNING, _REGION = 768, (1024, 2048)
+#: Bytes of lines that come one by one as a row begins beside others in its page, and of rows that
+#: take turns: of rows of 100 to 1400 cells a core takes 35 to 40 ns more for each row of an array
+#: as soon as its block covers 2 KB (moving averages, affine steps, Zen 4; Zen 5 the same).
+_BEGINNING, _TURNS = 768, 2048.0
 #: Shares of what is around a row that come with a block, and with each of its lanes.
 _BLOCK, _LANE = 0.77, 0.23
 #: Cycles around a block of vectors, and for each lane of one of tiles, whose arrays are cleared.
-_VECTORS, _TILES = 5.0, 5.0
+_VECTORS, _TILES = 5.0, 8.0
 #: Accesses of a row of a tile on its way: from memory and to it, in two steps.
 _ROW_ACCESSES = 4.0
 #: Bytes of a way of the nearest cache, whose sets are found before the page of an address is.
@@ -86,13 +84,13 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         total += work
     if plan.transpose:
         if memory["footprint"] > chip.private * min(chip.cores, total.tasks):
-            # The rows of a tile are too many for the prefetcher.
             asked = step.loads if plan.prefetch else 0.0
-            memory["scattered"] = memory["moved"] - asked
-            memory["moved"] = asked
+            memory["scattered"] = (memory["moved"] - asked) * _unfollowed(step, chip, width)
+            memory["moved"] -= memory["scattered"]
     elif chip.is_beyond(memory["footprint"]):
-        lost, jumps = _unfollowed(step, width), _jumping(step, chip, width)
-        memory["scattered"] = memory["moved"] * (lost + _OPENED * jumps) + _beginnings(step, width)
+        lost, jumps = _unfollowed(step, chip, width), _jumping(step, chip, width)
+        begun = _beginnings(step, width, chip.region if plan.vectorize else _TURNS)
+        memory["scattered"] = memory["moved"] * (lost + _OPENED * jumps) + begun
         memory["moved"] *= 1.0 - lost - jumps
     again = fetched_again(step, chip, width, passes)
     if plan.vectorize and not plan.transpose:
@@ -123,17 +121,17 @@ def _apart(step: Step) -> list[Access]:
     return [a for a in moving(step) if a.along_time in (1, -1) and a.along_lane not in (0, 1)]
 
 
-def _unfollowed(step: Step, width: int) -> float:
+def _unfollowed(step: Step, chip: CpuChip, width: int) -> float:
     """The share of rows along time, ``width`` lanes of them at once, that no prefetcher follows."""
-    return max(0.0, 1.0 - _FOLLOWED / max(1, width * len(_apart(step))))
+    return max(0.0, 1.0 - chip.followed / max(1, width * len(_apart(step))))
 
 
-def _beginnings(step: Step, width: int) -> float:
+def _beginnings(step: Step, width: int, region: float) -> float:
     """Bytes of lines at the beginnings of rows, ``width`` lanes of them at once.
 
-    A prefetcher follows one row in a page, and takes a few neighbouring ones together for one.
+    A prefetcher follows one row in a page, and takes those of half a region together for one.
     """
-    total, (least, most) = 0.0, _REGION
+    total, least, most = 0.0, region / 2, region
     for a in _apart(step) if width > 1 else []:
         row = abs(a.along_lane or 0) * a.size
         confused = min(1.0, max(0.0, (width * row - least) / (most - least)))
@@ -170,7 +168,9 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
         ahead = size - 1 + ahead_of(step, chip, step.length)
         if size > 1:
             ahead = min(ahead, ahead_of(step, chip, RUN if step.length >= RUN else 1))
-        each = max(issued + LOOP / chip.issue, size * chain / ahead)
+        # One row of few steps is written out.
+        around = 0.0 if size == 1 and step.length <= UNROLLED else LOOP / chip.issue
+        each = max(issued + around, size * chain / ahead)
         return overhead + step.length * (each + jump_cycles(step, chip, size))
     chain = latency_of(step.chain, chip, not plan.library_math)
     if plan.transpose and size % 16 == 0:

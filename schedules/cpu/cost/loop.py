@@ -9,6 +9,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     GATHERED,
     LOOP,
     SCATTERED,
+    UNROLLED,
     ahead_of,
     fetched_again,
     instructions_of,
@@ -26,8 +27,6 @@ from tvm_scan.schedules.cpu.cost.step import Step
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
-#: Steps of a constant loop that LLVM unrolls fully.
-_UNROLLED = 3 << 5
 #: Steps of rows of which LLVM gathers every cell with AVX-512.
 _GATHERING = 24
 #: Cycles until a column of less than a vector has what the step before wrote, where LLVM leaves it
@@ -47,7 +46,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     if short is not None:
         return CpuWork(step.rows * short, 1.0, 0.0, **memory)
     chain = latency_of(step.scalar_chain, chip) + (FORWARD if step.guarded else 0.0)
-    loops = 0.0 if step.length <= _UNROLLED else LOOP
+    loops = 0.0 if step.length <= UNROLLED else LOOP
     issued = step_cycles(step, chip) + loops / chip.issue
     if step.state:
         cells = sum(part.cells for part in step.parts)
@@ -60,7 +59,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
         and may_reorder(step)
     ):
         # LLVM takes rows as cells of vectors, whatever lies between them.
-        apart = sum(SCATTERED if a.store else GATHERED for a in moving(step))
+        apart = sum(SCATTERED if a.store else GATHERED for a in moving(step)) / chip.issue
         return CpuWork(total * max(issued, apart), 1.0, 0.0, **memory)
     # The rows after this one begin while it waits, as far as the processor looks ahead.
     ahead = min(ahead_of(step, chip, step.length), float(step.rows))

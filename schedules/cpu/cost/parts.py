@@ -16,9 +16,6 @@ TERMS = 9.0
 #: Instructions of a scalar maximum of integers beside one: 2 to 4 cycles a cell were measured where
 #: guesses are wrong (numbers with many ties), 1.1 where they are right, of which this is the less.
 _COMPARISON = 2.0
-#: Instructions in the time of which a store waits that lies before the last one in memory: of sums
-#: of a row backwards a cell takes 1.4 cycles on a Zen 4, forwards 0.85, by the same instructions.
-_DESCENDING = 2.5
 #: Of a call's cycles, those that do not overlap the call before it.
 _CALL_SHARE = 0.28
 #: Instructions that go round with a loop.
@@ -37,8 +34,10 @@ _FEW = 3
 #: Cycles of a vector of memory there, and its bytes: LLVM takes no wider ones of most processors
 #: with AVX-512. On a Zen 3 (AVX2) 23 steps of 236 neighbours take 1.1 us, on an Emerald Rapids 1.3.
 _ACCESS, _WIDEST = 1.0, 32
-#: Cycles of a cell of a vector that is read, and written, where cells lie apart.
-GATHERED, SCATTERED = 1.0, 2.8
+#: Instructions of a cell of a vector that is read, and written, where cells lie apart.
+GATHERED, SCATTERED = 4.5, 12.5
+#: Steps of a constant loop that LLVM unrolls fully.
+UNROLLED = 3 << 5
 #: Bytes of a row of lanes whose lines lie side by side for several cores: shorter ones are a part
 #: of one line, of longer ones each core has lines of its own. Sums of 48 and 64 columns took two
 #: cores of a Zen 5 half of one's time, from 0.5 to 6 MB, and those of 24 and 32 no less than one's.
@@ -83,8 +82,8 @@ def scalar_cycles(counts: Counts, chip: CpuChip) -> float:
 def step_cycles(step: Step, chip: CpuChip) -> float:
     """Cycles of the scalar instructions of a step, accesses included."""
     rest = instructions_of(step) - step.body.operations
-    rest += sum(_DESCENDING * a.times for a in moving(step) if a.store and a.along_time == -1)
-    return scalar_cycles(step.body, chip) + rest / chip.issue
+    backwards = sum(a.times for a in moving(step) if a.store and a.along_time == -1)
+    return scalar_cycles(step.body, chip) + rest / chip.issue + backwards * chip.descending
 
 
 def vector_bytes(counts: Counts, chip: CpuChip) -> float:

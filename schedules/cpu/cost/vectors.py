@@ -72,7 +72,7 @@ def _moved(a: Access, width: int, chip: CpuChip) -> float:
         return vectors_of(width, a.size, chip) * (1.0 if a.store else 0.5)
     if a.along_time == -1:
         return _BACKWARDS * width
-    return (SCATTERED if a.store else GATHERED) * width
+    return (SCATTERED if a.store else GATHERED) / chip.issue * width
 
 
 def _reversed(a: Access, width: int, chip: CpuChip) -> float:
