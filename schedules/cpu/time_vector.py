@@ -30,7 +30,7 @@ from tvm_scan.schedules.cpu.reversed_rows import ReversedRows
 from tvm_scan.schedules.cpu.time_reduction import TimeReduction
 from tvm_scan.schedules.cpu.time_runs import TimeRuns
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
-from tvm_scan.schedules.cpu.vector_values import Vector, on_vectors
+from tvm_scan.schedules.cpu.vector_values import Vector, all_cells, on_vectors
 
 #: Cells of a small vector.
 _PACKED = 2
@@ -198,9 +198,13 @@ class TimeVector:
         if plain.exact is None:
             return [lifted, *levelled, *usual]
         # One test of the whole vector for the rare one that needs care.
+        tested: list[Any] = []
         everywhere = plain.exact(total)
+        if plain.each is not None:
+            # What the test alone reads is not scanned.
+            tested, everywhere = all_cells(plain.each, elements)
         rare = tirx.IfThenElse(everywhere, tir.seq(usual), tir.seq(careful))
-        return [tir.fresh_copy(lifted), *levelled, rare]
+        return [tir.fresh_copy(lifted), *tested, *levelled, rare]
 
     def _befores(self, group: Group, scanned: list[Vector], apply: Combine) -> list[Any]:
         """The carries before every step."""

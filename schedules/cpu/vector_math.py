@@ -14,6 +14,7 @@ from tvm import tirx
 from tvm.ir import Call, StringImm
 
 from tvm_scan import tir
+from tvm_scan.algebra.literal import largest, one, zero
 from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.schedules.common.polynomials import (
     Pool,
@@ -66,7 +67,7 @@ def with_vector_math(stmt: Any, pool: Pool, cell: Any, *, ldexp: bool = False) -
                 return call
             return let(make(call.args[0], let))
 
-        value = tvm_ffi.structural_map(store.value, (Call, _named))
+        value = tvm_ffi.structural_map(store.value, [(Call, _named), (tirx.Cast, _flag)])
         value = tvm_ffi.structural_map(value, (Call, on_call))
         return tir.seq([*let.stores, tirx.BufferStore(store.buffer, value, store.indices)])
 
@@ -74,6 +75,17 @@ def with_vector_math(stmt: Any, pool: Pool, cell: Any, *, ldexp: bool = False) -
         return tir.seq(list(node.seq))
 
     return tvm_ffi.structural_map(stmt, [(tirx.BufferStore, on_store), (tirx.SeqStmt, on_seq)])
+
+
+def _flag(cast: tirx.Cast) -> Any:
+    """Whether a number is NaN, as an integer: what no infinity is above; LLVM asks that of vectors.
+
+    TVM asks ``isnan`` of each cell of a vector by itself, and LLVM puts the answers together.
+    """
+    if tir.call_name(cast.value) != "tirx.isnan":
+        return cast
+    value, dtype = cast.value.args[0], tir.dtype_of(cast)
+    return tirx.Select(value <= largest(tir.dtype_of(value)), zero(dtype), one(dtype))
 
 
 def _named(call: Call) -> Any:

@@ -10,7 +10,7 @@ from tvm.ir import Call, Var
 
 from tvm_scan import tir
 from tvm_scan.algebra import Algebra
-from tvm_scan.algebra.base import Combine
+from tvm_scan.algebra.base import Combine, Condition
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import local
@@ -125,6 +125,18 @@ def on_vectors(
 
     values = [vector(e) for e in exprs]
     return binds, [v if width == 1 or _is_vector(v) else tirx.Broadcast(v, width) for v in values]
+
+
+def all_cells(condition: Condition, element: Sequence[Vector]) -> tuple[list[Any], Any]:
+    """Statements, and a condition that says whether another one holds in every cell of vectors."""
+    width = element[0].width
+    parts = [part.load() for part in element]
+    binds, (holds,) = on_vectors(lambda parts, _: (condition(parts),), parts, (), width)
+    zeros, ones = (tirx.Broadcast(tirx.const(n, "int32"), width) for n in (0, 1))
+    failing = tirx.Select(holds, zeros, ones)
+    some = tirx.call_llvm_pure_intrin("int32", "llvm.vector.reduce.or", failing)
+    name = Var("failing", "int32")
+    return [*binds, tirx.Bind(name, some)], tirx.EQ(name, 0)
 
 
 def set_vectors(

@@ -261,3 +261,18 @@ def test_cheaper_formulas_see_what_they_damage(algebra):
                 assert alike or not evaluate(plain.intact(r), results), (which, first, other)
                 damaged += not alike
     assert damaged, "expected an infinity that meets zero"
+
+
+@pytest.mark.parametrize("op", ["max", "min"])
+def test_what_every_step_says_is_what_all_of_them_say(op):
+    """``each`` of the steps is ``exact`` of what they are together."""
+    algebra = Reduce(op, tirx.Var("x", "float32"), "float32")
+    plain = algebra.plainly()
+    flags = list(itertools.product((0, 1), repeat=2))
+    for first, second in flags:
+        steps = [
+            (tirx.const(n + 1.0, "float32"), tirx.const(f, "int32"))
+            for n, f in enumerate((first, second))
+        ]
+        each = all(evaluate(plain.each(step), {}) for step in steps)
+        assert each == bool(evaluate(plain.exact(plain.combine(*steps)), {}))

@@ -253,14 +253,33 @@ def test_three_phases_by_tiles_of_the_cache(length, past):
         np.testing.assert_array_equal(got[2], want[2])
 
 
-def test_a_maximum_in_vectors_of_time_knows_nan():
-    """Without a NaN the flags are not looked at; the vector that has one takes the careful way."""
-    func = program("maximum", "float32", lanes=2, steps=200)
-    arrays = arrays_of(func, "float32")
-    arrays[1][0, 70] = np.nan
-    arrays[1][1, 3] = np.inf
-    plan = ScanPlan.of("cpu", "lanes", time_vector=16)
-    np.testing.assert_array_equal(run_scan(func, arrays, plan)[2], run_loop(func, arrays)[2])
+@pytest.mark.parametrize("mcpu", ["", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("make", [library.cummax, library.cummin])
+def test_an_extremum_in_vectors_of_time_knows_nan(make, dtype, runs, mcpu):
+    """One vector without a NaN is scanned plainly, one that has one anywhere with care."""
+    target = Target({"kind": "llvm", "mcpu": mcpu}) if mcpu else CPU
+    plan = ScanPlan.of("cpu", "lanes", time_vector=16, time_runs=runs)
+    values = np.random.default_rng(1).normal(size=(40, 48)).astype(dtype)
+    for row in range(32):  # at every cell of a vector, behind others and before them
+        values[row, 8 + row] = np.nan
+    values[32, ::5], values[33, 3:], values[34, 20], values[35, 20] = (
+        np.nan,
+        np.nan,
+        np.inf,
+        -np.inf,
+    )
+    values[36], values[37, 30:32] = -np.inf, (np.inf, np.nan)
+    func = make(*values.shape, dtype)
+    want, got = np.zeros_like(values), np.zeros_like(values)
+    name = str(func.attrs["global_symbol"])
+    for out, built in ((want, func), (got, parallelize(func, target, plan))):
+        arrays = [tvm.runtime.tensor(a) for a in (values, out)]
+        tvm.compile(built, target=target)[name](*arrays)
+        out[:] = arrays[1].numpy()
+    np.testing.assert_array_equal(got, want)
+    assert np.isnan(want[8, 16]) and np.isfinite(want[:32, :8]).all()
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ class Affine(Forgetting):
         def intact(values: Element) -> Any:
             return tirx.Not(tirx.isnan(values[-1]))
 
-        return Plain(combine, apply, self.identity(), finite, intact)
+        return Plain(combine, apply, self.identity(), finite, intact=intact)
 
     def identity(self) -> Element:
         """``(1, 0)``."""

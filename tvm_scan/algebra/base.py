@@ -32,6 +32,9 @@ class Plain:
     exact : callable or None
         Condition on the element of many steps under which the formulas were exact for all of
         these steps, and for every first part of them; None where they always are.
+    each : callable or None
+        Condition on the element of a step which, where it holds for every one of them, says the
+        same as ``exact`` of all; None where no such condition is known.
     intact : callable or None
         Condition on what ``combine`` or ``apply`` made, an element or carries, under which they
         were exact there and in all that went into it; None where that cannot be seen.
@@ -41,6 +44,7 @@ class Plain:
     apply: Combine
     identity: Element
     exact: Condition | None = None
+    each: Condition | None = None
     intact: Condition | None = None
 
 

@@ -130,7 +130,11 @@ class Reduce(Forgetting):
                 return (self._op(earlier[0], later[0]), tirx.bitwise_or(earlier[1], later[1]))
 
             none = (identity, tirx.const(0, "int32"))
-            return Plain(flags, apply, none, lambda element: tirx.EQ(element[1], 0))
+
+            def keeps(element: Element) -> Any:
+                return tirx.EQ(element[1], 0)
+
+            return Plain(flags, apply, none, keeps, each=keeps)
 
         def combine(earlier: Element, later: Element) -> Element:
             return (self._op(earlier[0], later[0]),)
@@ -145,7 +149,7 @@ class Reduce(Forgetting):
         def intact(values: Element) -> Any:
             return tirx.Not(tirx.isnan(values[0]))
 
-        return Plain(combine, apply, (identity,), finite, intact)
+        return Plain(combine, apply, (identity,), finite, intact=intact)
 
     def identity(self) -> Element:
         """Identity of ``op``."""

@@ -14,7 +14,7 @@ from tvm.ir import Call, Var
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
-from tvm_scan.algebra.base import Element
+from tvm_scan.algebra.base import Element, Plain
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Group, Recurrence
@@ -201,8 +201,12 @@ def _part(recurrence: Recurrence, group: Group, steady: Callable[[Any], Any]) ->
     plain = algebra.plainly() or algebra
     lifted = [steady(part) for part in algebra.lift()]
     combined = plain.combine(first, second)
-    varying = _varying(lifted, combined, (first, second))
     applied, extended = plain.apply(first, olds), algebra.extend(first, second)
+    varying = _varying(lifted, combined, (first, second))
+    if isinstance(plain, Plain) and plain.each is not None:
+        # What the test of all steps alone reads is not scanned.
+        read = _read(applied, combined, first)
+        varying = [v and r for v, r in zip(varying, read, strict=True)]
     return Part(
         combine=sum_of(_of_numbers(combined, varying, (first, second))),
         apply=sum_of(applied),
@@ -229,6 +233,19 @@ def _varying(lifted: list[Any], combined: Element, sides: tuple[Element, ...]) -
         if wider == varying:
             return varying
         varying = wider
+
+
+def _read(applied: Element, combined: Element, first: Element) -> list[bool]:
+    """Return whether each part of an element reaches a carry."""
+    read = [any(tir.contains_var(e, [p]) for e in applied) for p in first]
+    while True:
+        wider = [
+            r or any(n and tir.contains_var(e, [p]) for e, n in zip(combined, read, strict=True))
+            for r, p in zip(read, first, strict=True)
+        ]
+        if wider == read:
+            return read
+        read = wider
 
 
 def _of_numbers(combined: Element, varying: list[bool], sides: tuple[Element, ...]) -> list[Any]:
