@@ -38,7 +38,6 @@ from tvm_scan.schedules.machine.cpu_constants import (
     machine_constants,
     processor_name,
     user_file,
-    vectors_together,
     with_features,
 )
 from tvm_scan.schedules.machine.machine import host_cores
@@ -146,7 +145,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
     counts, _, each = blocks(_VECTORS_OF_TIME, cumsum(1, _STEPS, "int64"), "int64")
     mixed_integers = counts / each
     counts, products, each = blocks(_RUNS_OF_TIME, of_integers, "int32")
-    together = vectors_together(chip.vector_bytes)
+    together = known.together(chip.vector_bytes)
 
     def each_cell(func: Any, plan: Lanes) -> float:
         """Cycles of a cell of rows."""

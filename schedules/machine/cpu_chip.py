@@ -24,6 +24,9 @@ class CpuChip:
     mixed_issue, mixed_integers : float
         Operations and exchanges together, of vectors of 64 bytes; of narrower ones twice as many.
         The second of integers, for which a Zen 4 has four ports, where it sums floats on two.
+    narrow : float
+        How many vectors of 32 bytes are worked on in the time of one of 64, which many processors
+        work on in halves; a vector that moves by some cells is put together of two shuffles.
     integer_product : float
         Operations of a product of integers in a vector: halves of it, on one port of Intel's.
     apart : float
@@ -85,6 +88,7 @@ class CpuChip:
     shuffle_issue: float = 1.15
     mixed_issue: float = 2.85
     mixed_integers: float = 2.85
+    narrow: float = 2.0
     integer_product: float = 4.0
     apart: float = 0.65
     taken: float = 0.65
@@ -117,6 +121,10 @@ class CpuChip:
     def quotient(self) -> float:
         """Cycles between two divisions, and about a quarter of one's latency."""
         return 4.0
+
+    def together(self, width: int) -> float:
+        """Vectors of ``width`` bytes that are worked on in the time of one of 64."""
+        return 1.0 if width == 64 else self.narrow
 
     def is_beyond(self, footprint: float) -> bool:
         """Return whether so many bytes come from memory, and not from the caches."""

@@ -54,7 +54,7 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
     if has_feature(target, "sse2") and not has_feature(target, "fma"):
         # A sum of its own after every product.
         product += chip.sum_latency + 1.0
-    together = vectors_together(width)
+    together = chip.together(width)
     return replace(
         chip,
         vector_bytes=width,
@@ -62,15 +62,6 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
         mixed_issue=together * chip.mixed_issue,
         mixed_integers=together * chip.mixed_integers,
     )
-
-
-def vectors_together(width: int) -> float:
-    """Vectors of ``width`` bytes that are worked on in the time of one of 64.
-
-    Below AVX-512 a vector that moves by some cells is put together of two shuffles, of which twice
-    as many begin in a cycle: vectors of time take 0.9 to 1 of what is predicted so.
-    """
-    return 1.0 if width == 64 else 2.0
 
 
 def machine_constants() -> tuple[CpuChip, str]:
