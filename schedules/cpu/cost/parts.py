@@ -31,9 +31,9 @@ _INTERLEAVED_BYTES = 40
 _NEIGHBOURING, _COMPARED = 30, 24
 #: Accesses whose addresses it compares as a row begins.
 _FEW = 3
-#: Cycles of a vector of memory there, and its bytes: LLVM takes no wider ones of most processors
-#: with AVX-512. On a Zen 3 (AVX2) 23 steps of 236 neighbours take 1.1 us, on an Emerald Rapids 1.3.
-_ACCESS, _WIDEST = 1.0, 32
+#: Instructions in the time of a vector of memory there, and its bytes: LLVM takes no wider ones of
+#: most processors with AVX-512. On a Zen 3 (AVX2) 23 steps of 236 neighbours take 1.1 us, on an Emerald Rapids 1.3.
+_ACCESS, _WIDEST = 4.5, 32
 #: Instructions of a cell of a vector that is read, and written, where cells lie apart.
 GATHERED, SCATTERED = 4.5, 12.5
 #: Steps of a constant loop that LLVM unrolls fully.
@@ -217,8 +217,8 @@ def short_row(step: Step, chip: CpuChip, loop: bool = False) -> float | None:
         return None
     many = float(chip.vector_bytes)
     cycles = vector_cycles(step.body, many, chip, True, False) / many
-    accesses = sum(a.size for a in moving(step)) * _ACCESS / min(chip.vector_bytes, _WIDEST)
-    return step.length * (cycles + accesses)
+    vectors = sum(a.size for a in moving(step)) / min(chip.vector_bytes, _WIDEST)
+    return step.length * (cycles + vectors * _ACCESS / chip.issue)
 
 
 def vectors_of(cells: float, size: float, chip: CpuChip) -> float:
