@@ -32,7 +32,8 @@ _NEIGHBOURING, _COMPARED = 30, 24
 #: Accesses whose addresses it compares as a row begins.
 _FEW = 3
 #: Instructions in the time of a vector of memory there, and its bytes: LLVM takes no wider ones of
-#: most processors with AVX-512. On a Zen 3 (AVX2) 23 steps of 236 neighbours take 1.1 us, on an Emerald Rapids 1.3.
+#: most processors with AVX-512. On a Zen 3 (AVX2) 23 steps of 236 neighbours take 1.1 us, on an
+#: Emerald Rapids 1.3.
 _ACCESS, _WIDEST = 4.5, 32
 #: Instructions of a cell of a vector that is read, and written, where cells lie apart.
 GATHERED, SCATTERED = 4.5, 12.5
