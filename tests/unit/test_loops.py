@@ -87,7 +87,7 @@ def test_a_loop_that_fails_is_none():
 
 @pytest.mark.parametrize(
     ("name", "read", "written"),
-    [("delta_walk", "k q v", ""), ("delta_adjoint", "g_y k known q v", "g_k g_q g_v")],
+    [("delta_walk", "k q v", "y"), ("delta_adjoint", "g_y k known q v", "g_k g_q g_v")],
 )
 def test_delta_rules_ask_for_the_lines_of_later_steps(name, read, written):
     """Inside the arrays; queries that are normalised once are asked for where that is done."""

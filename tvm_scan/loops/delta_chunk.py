@@ -17,7 +17,7 @@ al. 2024 (arXiv 2406.06484), whose chunks here are so short that all sums are in
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -197,25 +197,60 @@ class Chunk:
             column = strip * self.strip + j
             yield j, column, self.block.first + column
 
-    def read(self, count: int, pairs: list[tuple[Cells, Cells]], state: Matrix, strip: Any) -> None:
+    @contextmanager
+    def over_rows(self, before: Callable[[Any], None] | None = None) -> Iterator[Expr]:
+        """Loop over the rows of a state; with `before` in halves, before each of which it writes.
+
+        It is given 0 and 1, also where the rows have no halves.
+        """
+        if before is not None and self.keys % 2:
+            before(0)
+            before(1)
+        if before is None or self.keys % 2:
+            with self.loop.over(self.keys, "i") as i:
+                yield i
+            return
+        with self.loop.over(2, "half") as half:
+            before(half)
+            with self.loop.over(self.keys // 2, "i") as i:
+                yield half * (self.keys // 2) + i
+
+    def read(
+        self,
+        count: int,
+        pairs: list[tuple[Cells, Cells]],
+        state: Matrix,
+        strip: Any,
+        before: Callable[[Any], None] | None = None,
+    ) -> None:
         """Write the products of the steps' vectors and a state: pairs of those, and of vectors.
 
         As many pairs share a pass over the state as have their sums in registers. With one sum too
         many in memory every row waits for its store (64 steps of 32 x 128 x 128 on a Zen 3: 6.1 ms
-        in one pass, 2.8 ms in two with twice the columns).
+        in one pass, 2.8 ms in two with twice the columns). What is written `before` stands
+        before halves of the rows, of several passes before the first two: where registers are few,
+        LLVM keeps no sums in them from half to half.
         """
         each = max(1, self.block.sums * self.vector // (count * self.strip))
-        for first in range(0, len(pairs), each):
-            self._pass(count, pairs[first : first + each], state, strip)
+        passes = [pairs[first : first + each] for first in range(0, len(pairs), each)]
+        for n, some in enumerate(passes):
+            if before is not None and len(passes) > 1 and n < 2:
+                before(n)
+            self._pass(count, some, state, strip, before if len(passes) == 1 else None)
 
     def _pass(
-        self, count: int, pairs: list[tuple[Cells, Cells]], state: Matrix, strip: Any
+        self,
+        count: int,
+        pairs: list[tuple[Cells, Cells]],
+        state: Matrix,
+        strip: Any,
+        before: Callable[[Any], None] | None,
     ) -> None:
         for t in range(count):
             for sums, _ in pairs:
                 with self.columns(strip) as (j, _, _):
                     sums[t * self.strip + j] = 0
-        with self.loop.over(self.keys, "i") as i:
+        with self.over_rows(before) as i:
             for t in range(count):
                 for sums, vectors in pairs:
                     with self.columns(strip) as (j, column, v):
@@ -247,10 +282,20 @@ class Chunk:
                     value = factor[t * STEPS + s] * update[s * self.strip + j]
                     sums[t * self.strip + j] = sums[t * self.strip + j] + value
 
-    def advance(self, count: int, before: Matrix, after: Matrix, strip: Any) -> None:
-        """Write the state after the steps, which may be where that before them is."""
-        with self.loop.over(self.keys, "i") as i, self.columns(strip) as (j, column, v):
-            cell = self.passing(count, i, before[i, column, v])
+    def advance(
+        self,
+        count: int,
+        state: Matrix,
+        after: Matrix,
+        strip: Any,
+        before: Callable[[Any], None] | None = None,
+    ) -> None:
+        """Write the state after the steps, which may be where that before them is.
+
+        What is written `before` is as for `over_rows`.
+        """
+        with self.over_rows(before) as i, self.columns(strip) as (j, column, v):
+            cell = self.passing(count, i, state[i, column, v])
             for writes, update in zip(self.writes, self.update, strict=True):
                 for t in range(count):
                     cell = cell + writes[t * self.keys + i] * update[t * self.strip + j]

@@ -250,8 +250,9 @@ class Walk:
         *,
         back: bool = False,
         written: bool = False,
+        share: tuple[Any, int] = (0, 1),
     ) -> None:
-        """Ask for the lines that a chunk some steps later needs.
+        """Ask for the lines that as many steps some steps later need.
 
         A head's cells of a token lie far from those of the next one, where no prefetcher looks for
         them (2048 steps of 8 x 64 x 64 on a core of a Zen 4: 5.1 instead of 6.4 ms).
@@ -259,16 +260,19 @@ class Walk:
         Parameters
         ----------
         first : Expr
-            The first step of this chunk.
+            The first step of these.
         count : int
-            Its steps.
+            Steps.
         arrays : mapping of str to Cells
             Arrays, by the names of those that have the same shape.
         back : bool
             Whether time is walked from its end.
         written : bool
             Whether the arrays are written, not read.
+        share : tuple of Expr and int
+            Which of how many shares of the lines of each step; by default all lines.
         """
+        part, parts = share
         each, steps = _LINE // tir.byte_size(self.dtype), self.steps
         for t in range(count):
             later = tirx.max(first + (t - _AHEAD), 0) if back else first + (t + _AHEAD)
@@ -277,8 +281,9 @@ class Walk:
                 cell = self.arrays.cell(name, token, self.h, array)
                 of_block = (self.block.first, self.block.width)
                 start, cells = of_block if name == "v" else (0, self.keys)
-                with self.loop.over(-(-cells // each), "line") as line:
-                    self.loop.ask(cell(start + line * each), written)
+                lines = -(-cells // (each * parts))
+                with self.loop.over(lines, "line") as line:
+                    self.loop.ask(cell(start + (part * lines + line) * each), written)
 
     def fill(self, first: Expr, count: Expr) -> None:
         """Write what the chains make of `count` steps, the first one a multiple of `CHECKPOINT`."""
