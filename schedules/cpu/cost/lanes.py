@@ -11,6 +11,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     LOOP,
     TERMS,
     UNROLLED,
+    access_cycles,
     ahead_of,
     contested_cycles,
     fetched_again,
@@ -212,7 +213,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
             # Per row of a square: its levels of shuffles, and the accesses on the way.
             cycles += vectors * chip.tile * (log2(side) + _ROW_ACCESSES) * a.times
         elif a.along_lane in (0, 1):
-            cycles += vectors * a.issued
+            cycles += access_cycles(a, size, chip)
         else:
             # Lane by lane, put into vectors and taken out of them by shuffles.
             each = _APART if tiled else _cell_cycles(a, step, chip, size)

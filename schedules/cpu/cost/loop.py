@@ -10,6 +10,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     LOOP,
     SCATTERED,
     UNROLLED,
+    access_cycles,
     ahead_of,
     fetched_again,
     instructions_of,
@@ -20,7 +21,6 @@ from tvm_scan.schedules.cpu.cost.parts import (
     short_row,
     step_cycles,
     vector_cycles,
-    vectors_of,
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Step
@@ -85,7 +85,7 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     """All lanes of the innermost axis in vectors at every step."""
     width, rows = step.lanes, step.rows / step.lanes
     cycles = vector_cycles(step.body, width, chip, True, False)
-    cycles += sum(vectors_of(width, a.size, chip) * a.issued for a in moving(step))
+    cycles += sum(access_cycles(a, width, chip) for a in moving(step))
     # Less than a vector is written out, and its carries stay in registers.
     full = width * max((a.size for a in step.accesses), default=0) >= chip.vector_bytes
     chain = latency_of(step.chain, chip) + (chip.forward if full else _COLUMN)

@@ -35,6 +35,8 @@ _FEW = 3
 #: most processors with AVX-512. On a Zen 3 (AVX2) 23 steps of 236 neighbours take 1.1 us, on an
 #: Emerald Rapids 1.3.
 _ACCESS, _WIDEST = 4.5, 32
+#: Shorter vectors than those of 64 bytes that are read or written in the time of one.
+_SHORTER = 2.0
 #: Instructions of a cell of a vector that is read, and written, where cells lie apart.
 GATHERED, SCATTERED = 4.5, 12.5
 #: Steps of a constant loop that LLVM unrolls fully.
@@ -225,6 +227,12 @@ def short_row(step: Step, chip: CpuChip, loop: bool = False) -> float | None:
 def vectors_of(cells: float, size: float, chip: CpuChip) -> float:
     """Vectors that hold so many cells, at least one."""
     return max(1.0, cells * size / chip.vector_bytes)
+
+
+def access_cycles(a: Access, cells: float, chip: CpuChip) -> float:
+    """Cycles in which so many neighbouring cells are read or written in vectors."""
+    at_once = 1.0 if chip.vector_bytes == 64 else _SHORTER
+    return vectors_of(cells, a.size, chip) * a.issued / at_once
 
 
 def with_more(memory: dict[str, float], extra: float) -> dict[str, float]:

@@ -30,9 +30,10 @@ _AROUND, _PASSED = 1.7, 3.0
 _ROW = 0.6
 #: More cycles of vectors of time whose elements have several parts: they leave the registers.
 _SPILLED = 1.5
-#: Bytes of the steps of a vector with runs that stay in registers, and how much longer more take:
-#: 64 numbers of 8 bytes 1.2 times (products) to 1.7 times (integers) on a Zen 4.
-_IN_REGISTERS, _MANY = 256, 1.3
+#: Bytes of the steps of a vector with runs that stay in registers, for each width of these, and how
+#: much longer more take: 64 numbers of 8 bytes 1.2 times (products) to 1.7 times (integers) on a
+#: Zen 4, and 16 of 4 bytes 1.7 times on a Zen 5 without AVX.
+_IN_REGISTERS, _MANY = {64: 256, 32: 128, 16: 32}, 1.3
 
 
 def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
@@ -44,7 +45,8 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     chain = max(latency_of(part.apply_chain, chip) + _PASSED for part in step.parts)
     memory = sum(_moved(a, width, chip) for a in moving(step))
     block = max(_issue_cycles(issued, shuffles, step, chip), memory) + _AROUND
-    if plan.time_runs and width * max(step.parts[0].sizes, default=4) > _IN_REGISTERS:
+    in_registers = _IN_REGISTERS[chip.vector_bytes]
+    if plan.time_runs and width * max(step.parts[0].sizes, default=4) > in_registers:
         block *= _MANY
     short = short_row(step, chip) if not full and length == step.length else None
     if short is not None:
