@@ -71,11 +71,23 @@ class Run(NamedTuple):
     operands: tuple[Any, ...]
 
 
+class Recording(NamedTuple):
+    """A call that autograd recorded: how to make one alike, what it took and what it gave."""
+
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    results: Any
+
+
 class Gathered(NamedTuple):
-    """Runs that `runs_of_kernels` gathers, and tensors with what `converted` made of them."""
+    """Runs that `runs_of_kernels` gathers, and tensors with what `converted` made of them.
+
+    Further calls that `note_recording` is told.
+    """
 
     runs: list[Run]
     conversions: list[tuple[torch.Tensor, torch.Tensor]]
+    recordings: list[Recording]
 
 
 #: Another one where plans are forgotten: none is emptied.
@@ -124,11 +136,18 @@ def converted(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return result
 
 
+def note_recording(call: Callable[..., Any], arguments: tuple[Any, ...], results: Any) -> None:
+    """Tell `runs_of_kernels` of a call that autograd records."""
+    gathered = getattr(_watched, "gathered", None)
+    if gathered is not None:
+        gathered.recordings.append(Recording(call, arguments, results))
+
+
 @contextlib.contextmanager
 def runs_of_kernels() -> Iterator[Gathered]:
     """Gather the runs of kernels by `run_kernel` in this thread, and what `converted` made."""
     before = getattr(_watched, "gathered", None)
-    _watched.gathered = gathered = Gathered([], [])
+    _watched.gathered = gathered = Gathered([], [], [])
     try:
         yield gathered
     finally:

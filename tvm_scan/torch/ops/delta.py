@@ -235,7 +235,7 @@ delta_scan.gradient(
 )
 
 
-@operator(mapped=_map)
+@operator(mapped=_map, repeats=True)
 def delta_scan_backward(
     g_y: Tensor,
     g_last: Tensor,
@@ -259,12 +259,11 @@ def delta_scan_backward(
     grads = {n: aligned_like(t) for n, t in timed.items()}
     for name, tensor in tensors.learned.items():
         grads[name] = aligned_empty((h0.shape[0], *tensor.shape), v.dtype, v.device)
-    # The kernel overwrites it: a copy even of what is compact, which autograd may give to others.
-    g_h0 = aligned_like(h0).copy_(g_last)
+    g_h0 = aligned_like(h0)
     packed = tensors.offsets is not None
     spec = _adjoint_spec(_facts(tensors), reads, packed)
     operands = _operands(tensors, *_numbers(tensors, scale, reads))
-    operands += [checkpoints, known, g_y]
+    operands += [checkpoints, known, g_y, g_last]
     run_kernel(spec, _sizes(tensors), *operands, *grads.values(), g_h0)
     if packed:
         grads |= {n: grads[n].sum(0, keepdim=True) for n in tensors.learned}
