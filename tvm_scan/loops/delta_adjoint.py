@@ -172,7 +172,7 @@ class _Adjoint:
             for t in reversed(range(count)):
                 self._substitute(first, t, count, terms[t], strip)
         rows.write(count, self.before(n), self.state, (self.to_output, self.to_known), self.update)
-        # After the rows: before them LLVM reads all vectors, and keeps them on the stack until then.
+        # After the rows: before them LLVM reads all vectors, and keeps them on the stack.
         for number, _ in enumerate(chunk.names):
             self._pairs(count, number)
         if self.arrays.rule == "delta":

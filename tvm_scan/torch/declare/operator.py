@@ -261,7 +261,8 @@ def operator(
         The rule of vmap; see `mapped`. Mapped axes are folded into the first axis if not given.
     repeats : bool
         Whether calls alike may be the kernel of the first one at once: the function is one that
-        `repeated` may be given.
+        `repeated` may be given. No function that is `repeated` itself calls such an operator, whose
+        kernel it would not be told of.
 
     Returns
     -------

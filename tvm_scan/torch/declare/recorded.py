@@ -46,9 +46,9 @@ def recorded(
 
     class Function(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *given: Any) -> Any:
+        def forward(ctx: Any, *passed: Any) -> Any:
             # Last, for backward asks by number which arguments need gradients.
-            arguments, way = given[:-1], given[-1]
+            arguments, way = passed[:-1], passed[-1]
             results = implementation(*arguments) if way is None else way(arguments)
             setup(ctx, arguments, results)
             return tuple(results) if is_list else results

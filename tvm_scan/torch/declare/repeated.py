@@ -105,7 +105,7 @@ def repeated(
                         for tensor in tensors:
                             bits |= tensor.data_ptr()
                         if not bits % ALIGNMENT:
-                            return short.way(values)  # type: ignore[return-value]
+                            return short.way(values)  # type: ignore[no-any-return]
             # Of a transform or a mode tensors may have no data to ask for.
             if not when(named) or transforms_active() or is_watched():
                 return function(*arguments, **named)
@@ -124,7 +124,7 @@ def repeated(
                 return function(*arguments, **named)
             if (last := _shortcut(way, values, names)) is not None:
                 recent[:] = [last, *recent[: _RECENT - 1]]
-            return way(values)  # type: ignore[return-value]
+            return way(values)  # type: ignore[no-any-return]
 
         return call
 

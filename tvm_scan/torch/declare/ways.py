@@ -91,11 +91,11 @@ def _of_recording(
             changed += [(number, argument.dtype)] * is_changed
     starts = list(accumulate((len(values), len(numbers)), initial=0))
     arguments_of = pick([starts[part] + index for part, index in parts])
-    given = (*recording.results, None)
+    known = (*recording.results, None)
     results: list[int] = []
     for part in result:
         source = sources.get(id(part), part)
-        results.append(next((n for n, passed in enumerate(given) if passed is source), -1))
+        results.append(next((n for n, other in enumerate(known) if other is source), -1))
     if -1 in results:
         return None
     converted = [(n, part.dtype) for n, part in enumerate(result) if id(part) in sources]
