@@ -48,13 +48,13 @@ def delta_adjoint(
     strip: int = 32,
     **options: Any,
 ) -> tirx.PrimFunc:
-    """Build ``delta_adjoint(q, .., first, [offsets,] kept, known, g_y, g_last, g_q, .., g_first)``.
+    """Build ``delta_adjoint(q, .., first, [offsets,] kept, known, g_y, g_q, .., g_states)``.
 
-    The first parameters are those of `delta_walk`, with the gradients of its outputs and of the
-    states after time; then come the gradients of the arrays that it reads, in its order, those of
-    their parameters for each sequence, (batch, heads of values) or with an axis of keys, and that
-    of ``first``. That of `w` is that of its logarithm, or of what the chain makes that of. The
-    options are those of `delta_walk`.
+    The first parameters are those of `delta_walk`, with the gradient of its outputs; then come
+    the gradients of the arrays that it reads, in its order, those of their parameters for each
+    sequence, (batch, heads of values) or with an axis of keys, and ``g_states``: that of the states
+    after time, which that of ``first`` overwrites. That of `w` is that of its logarithm, or of what
+    the chain makes that of. The options are those of `delta_walk`.
     """
     with Loop() as loop:
         walk = Walk(loop, batch, heads, length, packed, columns=columns, **options)
@@ -73,10 +73,9 @@ class _Adjoint:
         self.checkpoints = walk.checkpoints()
         self.known = walk.array("known", walk.values)
         self.g_y = walk.array("g_y", walk.values)
-        self.g_last = walk.states("g_last")
         self.g = {name: self.arrays.like(self.loop, name) for name in self.arrays.timed}
         self.reads = ReadsAdjoint(walk, self.g)
-        self.g_first = walk.states("g_first")
+        self.g_states = walk.states("g_states")
 
     def write(self, s: Expr, head: Expr, strip: int) -> None:
         """Write the passes over all blocks of all heads that share a key."""
@@ -106,10 +105,10 @@ class _Adjoint:
             #: Whether another block was before, of the head or of another.
             self.rows.is_later = {True: n % count > 0, False: n > 0}
             stretches = (walk.steps + (CHECKPOINT - 1)) // CHECKPOINT
-            walk.copy(self.state, self.g_last)
+            walk.copy(self.state, self.g_states)
             with self.loop.over(stretches, "c") as c:
                 self.stretch(stretches - 1 - c)
-            walk.copy(self.g_first, self.state)
+            walk.copy(self.g_states, self.state)
         self.reads.write(head)
 
     def stretch(self, c: Expr) -> None:

@@ -55,12 +55,12 @@ def way_of(gathered: Gathered, values: Sequence[Any], result: Any) -> Way | None
         return None
     (run,), conversions = gathered.runs, gathered.conversions
     if not gathered.recordings:
-        return _of_kernel(run, conversions, values, result)
+        return _of_kernel(run, conversions, gathered.copies, values, result)
     if len(gathered.recordings) > 1:
         return None
     (recording,) = gathered.recordings
     # What is converted is so before autograd records the kernel, and after.
-    inner = _of_kernel(run, [], recording.arguments, recording.results)
+    inner = _of_kernel(run, [], gathered.copies, recording.arguments, recording.results)
     return None if inner is None else _of_recording(recording, inner, conversions, values, result)
 
 
@@ -121,7 +121,11 @@ def _finished(results: tuple[Any, ...], converted: list[tuple[int, torch.dtype]]
 
 
 def _of_kernel(
-    run: Run, conversions: Sequence[tuple[Tensor, Tensor]], values: Sequence[Any], result: Any
+    run: Run,
+    conversions: Sequence[tuple[Tensor, Tensor]],
+    copies: Sequence[tuple[Tensor, Tensor]],
+    values: Sequence[Any],
+    result: Any,
 ) -> Way | None:
     """The way of a call that is a run of a kernel; None where it is more than that."""
     sources = {id(to): source for source, to in conversions}
@@ -132,6 +136,8 @@ def _of_kernel(
     changed: list[tuple[int, torch.dtype, bool]] = []
     #: Operands that a call makes: an argument that is like it, which is told quicker, or -1.
     new: list[tuple[int, torch.Size, torch.dtype, torch.device]] = []
+    #: Of those, what is a copy first, and of which argument.
+    filled: list[tuple[int, int]] = []
     # Of each operand, in which of the parts of what a call gathers it is, and where there.
     parts: list[tuple[int, int]] = []
     for operand in run.operands:
@@ -148,6 +154,12 @@ def _of_kernel(
         elif id(operand) in new_ids:
             parts.append((3, len(new)))
             new.append((_like(operand, values), operand.shape, operand.dtype, operand.device))
+            source = next((source for source, to in copies if to is operand), operand)
+            if source is not operand:
+                number = next((n for n, value in enumerate(values) if value is source), -1)
+                if number < 0:
+                    return None
+                filled.append((len(new) - 1, number))
         else:  # something else was computed of the arguments
             return None
     starts = list(accumulate((len(values), len(numbers), len(changed)), initial=0))
@@ -164,7 +176,7 @@ def _of_kernel(
     #: Arguments that are results, too: autograd is told that the kernel wrote to them.
     written = pick([index for index in results if index < len(values)])
     kernel, operands_of, results_of = held_kernel(run.key), pick(operands), pick(results)
-    kind = type(result)
+    kind, start = type(result), starts[3]
 
     def way(values: tuple[Any, ...]) -> Any:
         pool = values + numbers
@@ -176,6 +188,8 @@ def _of_kernel(
             if tensor is None or tensor.data_ptr() % ALIGNMENT:
                 tensor = aligned_empty(shape, dtype, device)
             pool += (tensor,)
+        for index, number in filled:
+            pool[start + index].copy_(values[number])
         if runtime.substitute is None:  # asked here, since a frame takes time
             kernel()(*operands_of(pool))
         else:

@@ -23,7 +23,7 @@ from tvm_scan.torch.declare.dispatch import sees_nothing
 from tvm_scan.torch.declare.mapped import folded, one_by_one
 from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels import devices
-from tvm_scan.torch.kernels.cache import run_kernel
+from tvm_scan.torch.kernels.cache import copied, run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty, aligned_like, prepared
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import delta_steps
@@ -259,11 +259,12 @@ def delta_scan_backward(
     grads = {n: aligned_like(t) for n, t in timed.items()}
     for name, tensor in tensors.learned.items():
         grads[name] = aligned_empty((h0.shape[0], *tensor.shape), v.dtype, v.device)
-    g_h0 = aligned_like(h0)
+    # The kernel overwrites it: a copy even of what is compact, which autograd may give to others.
+    g_h0 = copied(g_last)
     packed = tensors.offsets is not None
     spec = _adjoint_spec(_facts(tensors), reads, packed)
     operands = _operands(tensors, *_numbers(tensors, scale, reads))
-    operands += [checkpoints, known, g_y, g_last]
+    operands += [checkpoints, known, g_y]
     run_kernel(spec, _sizes(tensors), *operands, *grads.values(), g_h0)
     if packed:
         grads |= {n: grads[n].sum(0, keepdim=True) for n in tensors.learned}
