@@ -81,7 +81,10 @@ class _Adjoint:
         """Write the passes over all blocks of all heads that share a key."""
         walk, group, count = self.walk, self.arrays.group, self.block.count
         walk.allocate_reads()
-        self.chunk = Chunk(walk, strip)
+        # A pass forward has two sums of a step and column, where one back has one for each term.
+        terms = 1 if self.arrays.rule == "delta" else 2
+        columns = self.block.sums * self.block.vector // (STEPS * terms)
+        self.chunk = Chunk(walk, max(strip, columns))
         self.rows = RowsAdjoint(self.chunk, self.g)
         self.history = walk.scratch("history", _CHUNKS * self.keys)
         names = self.chunk.names
@@ -167,11 +170,12 @@ class _Adjoint:
                     self.to_output[t * self.width + column] = self.g_y[token, self.walk.h, v]
             for t in reversed(range(count)):
                 self._substitute(first, t, count, terms[t], strip)
+        rows.write(count, self.before(n), self.state, (self.to_output, self.to_known), self.update)
+        # After the rows: before them LLVM reads all vectors, and keeps them on the stack.
         for number, _ in enumerate(chunk.names):
             self._pairs(count, number)
         if self.arrays.rule == "delta":
             self._rates(first, count)
-        rows.write(count, self.before(n), self.state, (self.to_output, self.to_known), self.update)
         rows.pull(first, terms)
 
     def _substitute(self, first: Expr, t: int, count: int, step: Step, strip: Any) -> None:

@@ -1,10 +1,11 @@
 """Calls that are one kernel on their own arguments, without what leads there.
 
 What a function does before its kernel runs takes tens of microseconds: checks, promotion, the
-kernel's name. A step of decoding is called again and again with tensors that differ in their
-values alone. So where a call was a single kernel on the tensors of the call as they are, the next
-one alike is that kernel at once. A way is known by a key of all that it relies on; those that were
-last taken are asked first, which is quicker than to make a key.
+kernel's name. A step of decoding or of training is called again and again with tensors that differ
+in their values alone. So where a call was a single kernel on the tensors of the call as they are,
+the next one alike is that kernel at once; where autograd recorded that, so it does then. A way is
+known by a key of all that it relies on; those that were last taken are asked first, which is
+quicker than to make a key.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 
 from tvm_scan.torch.declare.ways import Way, pick, way_of
 from tvm_scan.torch.kernels.cache import runs_of_kernels
@@ -48,6 +49,8 @@ class _Shortcut:
     #: The tensors, and whether they are like those of the signature.
     tensors_of: Callable[[tuple[Any, ...]], tuple[Any, ...]]
     alike: Callable[..., bool]
+    #: Where one of them has a gradient, whether gradients were enabled; None where none has.
+    enabled: bool | None
     way: Way
 
 
@@ -67,7 +70,7 @@ def repeated(
     when : callable
         Given what is passed by name: whether the call may be remembered. What it does must follow
         from shapes, dtypes, strides and from what is no tensor, not from the values of tensors,
-        and its result must be a tuple.
+        and its result must be a tuple or a list, of new tensors that a kernel writes alone.
 
     Returns
     -------
@@ -96,12 +99,13 @@ def repeated(
                         and names == short.names
                         and short.constants_of(values) == short.constants
                         and short.alike(*(tensors := short.tensors_of(values)))
+                        and (short.enabled is None or short.enabled is is_grad_enabled())
                     ):
                         bits = 0
                         for tensor in tensors:
                             bits |= tensor.data_ptr()
                         if not bits % ALIGNMENT:
-                            return short.way(values)  # type: ignore[return-value]
+                            return short.way(values)  # type: ignore[no-any-return]
             # Of a transform or a mode tensors may have no data to ask for.
             if not when(named) or transforms_active() or is_watched():
                 return function(*arguments, **named)
@@ -120,7 +124,7 @@ def repeated(
                 return function(*arguments, **named)
             if (last := _shortcut(way, values, names)) is not None:
                 recent[:] = [last, *recent[: _RECENT - 1]]
-            return way(values)  # type: ignore[return-value]
+            return way(values)  # type: ignore[no-any-return]
 
         return call
 
@@ -139,19 +143,20 @@ def _shortcut(way: Way, values: tuple[Any, ...], names: tuple[str, ...]) -> _Sho
     constants_of = pick([n for n in range(len(values)) if n not in numbers])
     types, alike = tuple(map(type, values)), tensor_check(tensors_of(values))
     constants = constants_of(values)
-    return _Shortcut(names, types, constants_of, constants, tensors_of, alike, way)
+    enabled = is_grad_enabled() if any(t.requires_grad for t in tensors_of(values)) else None
+    return _Shortcut(names, types, constants_of, constants, tensors_of, alike, enabled, way)
 
 
 def _signature(values: Sequence[Any], named: Iterable[str]) -> Any:
     """All but the values of tensors; None where a kernel would not take one as it is."""
     parts: list[Any] = [len(values), *named]
     numbers: dict[int, int] = {}
+    enabled = is_grad_enabled()
     for number, value in enumerate(values):
         kind = type(value)
         if kind is Tensor or kind is torch.nn.Parameter:
             if (
-                value.requires_grad
-                or not value.is_cpu
+                not value.is_cpu
                 or value.is_nested
                 or value.layout is not torch.strided
                 or value.data_ptr() % ALIGNMENT
@@ -161,6 +166,7 @@ def _signature(values: Sequence[Any], named: Iterable[str]) -> Any:
             # Which arguments are the same tensor: an operand is known by the first of them.
             same = numbers.setdefault(id(value), number)
             parts += (same, value.shape, value.stride(), value.dtype)
+            parts.append(value.requires_grad and enabled)
         elif value is None or kind in _NUMBERS:
             parts.append(value)
         else:

@@ -35,7 +35,7 @@ from tvm_scan.torch.kernels.building import (
 from tvm_scan.torch.kernels.devices import CPU, Device
 from tvm_scan.torch.kernels.digest import environment
 from tvm_scan.torch.kernels.records import plan_sources, user_records
-from tvm_scan.torch.kernels.runtime import load_runtime, prepared
+from tvm_scan.torch.kernels.runtime import aligned_like, load_runtime, prepared
 from tvm_scan.torch.kernels.scratch import QUESTION, shapes_of
 from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.kernels.team import run_on_torchs_threads
@@ -71,11 +71,24 @@ class Run(NamedTuple):
     operands: tuple[Any, ...]
 
 
+class Recording(NamedTuple):
+    """A call that autograd recorded: how to make one alike, what it took and what it gave."""
+
+    call: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    results: Any
+
+
 class Gathered(NamedTuple):
-    """Runs that `runs_of_kernels` gathers, and tensors with what `converted` made of them."""
+    """Runs that `runs_of_kernels` gathers, and tensors with what `converted` made of them.
+
+    Further tensors with what `copied` made of them, and calls that `note_recording` is told.
+    """
 
     runs: list[Run]
     conversions: list[tuple[torch.Tensor, torch.Tensor]]
+    copies: list[tuple[torch.Tensor, torch.Tensor]]
+    recordings: list[Recording]
 
 
 #: Another one where plans are forgotten: none is emptied.
@@ -124,11 +137,27 @@ def converted(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return result
 
 
+def copied(tensor: torch.Tensor) -> torch.Tensor:
+    """Copy a tensor for a kernel that overwrites it, which `runs_of_kernels` is told."""
+    result = aligned_like(tensor).copy_(tensor)
+    gathered = getattr(_watched, "gathered", None)
+    if gathered is not None:
+        gathered.copies.append((tensor, result))
+    return result
+
+
+def note_recording(call: Callable[..., Any], arguments: tuple[Any, ...], results: Any) -> None:
+    """Tell `runs_of_kernels` of a call that autograd records."""
+    gathered = getattr(_watched, "gathered", None)
+    if gathered is not None:
+        gathered.recordings.append(Recording(call, arguments, results))
+
+
 @contextlib.contextmanager
 def runs_of_kernels() -> Iterator[Gathered]:
     """Gather the runs of kernels by `run_kernel` in this thread, and what `converted` made."""
     before = getattr(_watched, "gathered", None)
-    _watched.gathered = gathered = Gathered([], [])
+    _watched.gathered = gathered = Gathered([], [], [], [])
     try:
         yield gathered
     finally:

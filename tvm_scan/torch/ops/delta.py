@@ -23,7 +23,7 @@ from tvm_scan.torch.declare.dispatch import sees_nothing
 from tvm_scan.torch.declare.mapped import folded, one_by_one
 from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.kernels import devices
-from tvm_scan.torch.kernels.cache import run_kernel
+from tvm_scan.torch.kernels.cache import copied, run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty, aligned_like, prepared
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import delta_steps
@@ -235,7 +235,7 @@ delta_scan.gradient(
 )
 
 
-@operator(mapped=_map)
+@operator(mapped=_map, repeats=True)
 def delta_scan_backward(
     g_y: Tensor,
     g_last: Tensor,
@@ -260,7 +260,7 @@ def delta_scan_backward(
     for name, tensor in tensors.learned.items():
         grads[name] = aligned_empty((h0.shape[0], *tensor.shape), v.dtype, v.device)
     # The kernel overwrites it: a copy even of what is compact, which autograd may give to others.
-    g_h0 = aligned_like(h0).copy_(g_last)
+    g_h0 = copied(g_last)
     packed = tensors.offsets is not None
     spec = _adjoint_spec(_facts(tensors), reads, packed)
     operands = _operands(tensors, *_numbers(tensors, scale, reads))
