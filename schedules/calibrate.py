@@ -153,8 +153,10 @@ def measured(seconds: float = 0.3) -> CpuChip:
         return step(schedule_nests(func, _target(), plan), steps=cells) / cycle
 
     # Eight rows in a vector, of which every step puts one or two cells in and takes one out.
-    one, two = (each_cell(make(_LANES, _ROW), _ROWS) for make in (cumsum, linear_recurrence))
-    apart = min(one, max(0.05, two - one))
+    summed_cell, gated_cell = (
+        each_cell(make(_LANES, _ROW), _ROWS) for make in (cumsum, linear_recurrence)
+    )
+    apart = min(summed_cell, max(0.05, gated_cell - summed_cell))
     # Of short rows, what is around them is more of the time.
     short, long = (each_cell(cumsum(_CELLS // n, n), _BLOCKS) for n in (_SHORT, _CELLS // 16))
     around = (short - long) * _BLOCKS.lane_block * _SHORT
@@ -184,7 +186,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
         mixed_integers=mixed_integers / together,
         integer_product=max(1.0, 1.0 + (each * mixed_integers - counts) / products),
         apart=apart,
-        taken=max(0.25, one - apart),
+        taken=max(0.25, summed_cell - apart),
         descending=max(0.01, back - long),
         tile=max(0.1, 1.0 + (tiled - once) / (twice - once)),
         row=max(0.1, around / around_block(replace(known, row=1.0), _BLOCKS.lane_block)),
@@ -203,9 +205,9 @@ def measured(seconds: float = 0.3) -> CpuChip:
 
 
 def _recurrence(func: Any) -> Recurrence:
-    found = extract(func)
-    assert isinstance(found, Recurrence)
-    return found
+    recurrence = extract(func)
+    assert isinstance(recurrence, Recurrence)
+    return recurrence
 
 
 def _clipped() -> Any:

@@ -53,7 +53,7 @@ class CpuChip:
         Of a vector.
     nearest, private, shared : int
         Bytes of the first and second level caches of a core, and of what all cores share.
-    kept : float
+    usable : float
         Share of what all cores share that others leave to these: of 4 of 32 MB several rows at a
         time took a Zen 4 no longer than one after the other, of 13 MB up to four times, and a Zen 5
         no longer of 32 MB.
@@ -102,7 +102,7 @@ class CpuChip:
     nearest: int = 48 << 10
     private: int = 2 << 20
     shared: int = 24 << 20
-    kept: float = 0.25
+    usable: float = 0.25
     near_rate: float = 150e9
     private_rate: float = 90e9
     shared_rate: float = 60e9
@@ -128,7 +128,7 @@ class CpuChip:
 
     def is_beyond(self, footprint: float) -> bool:
         """Return whether so many bytes come from memory, and not from the caches."""
-        return footprint > self.kept * self.shared
+        return footprint > self.usable * self.shared
 
     def rate(self, footprint: float, cores: float) -> float:
         """Bytes per second of cores that pass again and again over so many bytes.

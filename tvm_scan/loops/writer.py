@@ -241,7 +241,7 @@ class Loop:
         """Ask for the line of a cell of an array, which is read or `written` some time later.
 
         Into the first cache: of two heads of 8192 x 128, whose rows lie side by side and which two
-        cores of a Zen 5 walk, the lines that were only in the second cache came late (5.6 ms
+        cores of a Zen 5 take, the lines that were only in the second cache came late (5.6 ms
         instead of 3.7; one core 8.1 and 8.1).
         """
         T.evaluate(tir.prefetch(cell, cache=1, written=written))

@@ -48,7 +48,7 @@ _OPENED = 2.2
 #: Bytes of lines that come one by one as a row begins beside others in its page, and of rows that
 #: take turns: of rows of 100 to 1400 cells a core takes 35 to 40 ns more for each row of an array
 #: as soon as its block covers 2 KB (moving averages, affine steps, Zen 4; Zen 5 the same).
-_BEGINNING, _TURNS = 768, 2048.0
+_BEGINNING, _COVERED = 768, 2048.0
 #: The share of such lines of rows in tiles, which are read a line at a time: sums of 8 million
 #: numbers in tiles of 16 rows took a Zen 5 0.7 ms, of rows of 26 to 250 cells 1.7 to 2.8.
 _OF_TILES = 0.5
@@ -99,7 +99,7 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
             memory["scattered"] = lost + _OF_TILES * begun
     elif chip.is_beyond(memory["footprint"]):
         lost, jumps = _unfollowed(step, chip, width), _jumping(step, chip, width)
-        begun = _beginnings(step, width, chip.region if plan.vectorize else _TURNS)
+        begun = _beginnings(step, width, chip.region if plan.vectorize else _COVERED)
         memory["scattered"] = memory["moved"] * (lost + _OPENED * jumps) + begun
         memory["moved"] *= 1.0 - lost - jumps
     again = fetched_again(step, chip, width, passes)
