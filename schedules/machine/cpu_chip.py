@@ -38,6 +38,9 @@ class CpuChip:
         Cycles of a shuffle, or of an access, of a row of a tile on its way between memory and
         registers: a square of 16 by 16 cells has four of each for a row. A Zen 5 works on vectors
         of 64 bytes as a whole, and takes 0.4.
+    jump : float
+        Cycles of a store to a line beyond the private cache that no prefetcher has brought near; a
+        quarter of it within.
     descending : float
         Cycles that a store waits which lies before the last one in memory, in scalar code.
     row : float
@@ -93,6 +96,7 @@ class CpuChip:
     apart: float = 0.65
     taken: float = 0.65
     tile: float = 1.0
+    jump: float = 16.0
     descending: float = 0.55
     row: float = 13.0
     forward: float = 3.5

@@ -56,9 +56,8 @@ _SAME_LINE = 5.0
 #: Rows that are followed at a time from strip to strip: of 11 steps of three arrays strips of 16
 #: lanes take half of the time of strips of 1024, of 17 steps twice as long.
 _STREAMS = 40
-#: Cycles of a store to a line that no prefetcher has brought near, from the private cache and from
-#: beyond; these are the first ones of a strip.
-_JUMP, _FIRST = (4.0, 16.0), 2.0
+#: The share of a jump within the private cache, and the lines of a strip that wait for one.
+_NEAR, _FIRST = 0.25, 2.0
 #: Lines of a strip that is not long, and cycles of each of the others: a line of a strip of 1 KB
 #: takes 7 to 10 cycles on a Zen 4, of 4 KB 9 to 13, of 8 KB 17.
 _SHORT, _LONG = 16.0, 6.0
@@ -261,7 +260,7 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
         return 0.0
     beyond = step.loads + step.stores > chip.private
     lines = [max(1.0, size * a.size / 64) for a in jumping(step) if a.store]
-    cycles = sum(_JUMP[beyond] * min(_FIRST, n) for n in lines)
+    cycles = chip.jump * (1.0 if beyond else _NEAR) * sum(min(_FIRST, n) for n in lines)
     if beyond and not past:
         cycles += sum(_LONG * max(0.0, n - _SHORT) for n in lines)
     return cycles
