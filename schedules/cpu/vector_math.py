@@ -78,7 +78,7 @@ def with_vector_math(stmt: Any, pool: Pool, cell: Any, *, ldexp: bool = False) -
 
 
 def _flag(cast: tirx.Cast) -> Any:
-    """Whether a number is NaN, as an integer: what no infinity is above; LLVM asks that of vectors.
+    """Return whether a number is NaN, as an integer: no infinity is above, as LLVM asks of vectors.
 
     TVM asks ``isnan`` of each cell of a vector by itself, and LLVM puts the answers together.
     """
