@@ -37,7 +37,7 @@ class CpuChip:
     tile : float
         Cycles of a shuffle, or of an access, of a row of a tile on its way between memory and
         registers: a square of 16 by 16 cells has four of each for a row. A Zen 5 works on vectors
-        of 64 bytes as a whole, and takes 0.4.
+        of 64 bytes as a whole, and takes 0.3 to 0.4.
     jump : float
         Cycles of a store to a line beyond the private cache that no prefetcher has brought near; a
         quarter of it within.

@@ -49,7 +49,7 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     chain = max(latency_of(part.apply_chain, chip) + _PASSED for part in step.parts)
     memory = sum(_moved(a, width, chip) for a in moving(step))
     block = max(_issue_cycles(issued, shuffles, step, chip), memory) + _AROUND
-    in_registers = _IN_REGISTERS[chip.vector_bytes]
+    in_registers = _IN_REGISTERS.get(chip.vector_bytes, 4 * chip.vector_bytes)
     if plan.time_runs and width * max(step.parts[0].sizes, default=4) > in_registers:
         block *= _MANY
     short = short_row(step, chip) if not full and length == step.length else None
