@@ -49,6 +49,9 @@ _OPENED = 2.2
 #: take turns: of rows of 100 to 1400 cells a core takes 35 to 40 ns more for each row of an array
 #: as soon as its block covers 2 KB (moving averages, affine steps, Zen 4; Zen 5 the same).
 _BEGINNING, _COVERED = 768, 2048.0
+#: The share of lines that come one by one in strips that are not whole rows: rows of 1024 cells as
+#: a whole take a Zen 5 2.4 ms (8 x 2048 steps), strips of 64 3.4, longer ones up to 6.
+_STRIPS = 0.05
 #: The share of such lines of rows in tiles, which are read a line at a time: sums of 8 million
 #: numbers in tiles of 16 rows took a Zen 5 0.7 ms, of rows of 26 to 250 cells 1.7 to 2.8.
 _OF_TILES = 0.5
@@ -100,6 +103,8 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     elif chip.is_beyond(memory["footprint"]):
         lost, jumps = _unfollowed(step, chip, width), _jumping(step, chip, width)
         begun = _beginnings(step, width, chip.region if plan.vectorize else _COVERED)
+        if plan.vectorize and width < step.lanes and jumping(step):
+            begun += _STRIPS * (memory["moved"] + memory["past"])
         memory["scattered"] = memory["moved"] * (lost + _OPENED * jumps) + begun
         memory["moved"] *= 1.0 - lost - jumps
     again = fetched_again(step, chip, width, passes)
