@@ -116,14 +116,19 @@ def measured(seconds: float = 0.3) -> CpuChip:
         return max(1e-11, (_least(_loop(func, dtype), seconds) - start) / steps)
 
     cycle = step(linear_recurrence(1, _STEPS, "int32", gate="time"), "int32") / _INTEGER_STEP
+
+    def each_cell(func: Any, plan: ScanPlan, dtype: str = "float32") -> float:
+        """Cycles of a cell by a plan."""
+        cells = prod(int(e) for e in func.params[-1].ty.shape)
+        return step(schedule_nests(func, _target(), plan), dtype, cells) / cycle
+
     summed = step(cumsum(1, _STEPS)) / cycle
     product = step(linear_recurrence(1, _STEPS)) / cycle
     # A step that sums and takes a maximum, less the sum.
     clipped = step(_clipped()) / cycle
     # Chains that take turns in runs of steps: more are under way the more of them wait. What a
     # product and its store take then says how many wait.
-    interleaved = schedule_nests(linear_recurrence(_LANES, _RUNS), _target(), _INTERLEAVED)
-    taken = step(interleaved, steps=_LANES * _RUNS) / cycle
+    interleaved = each_cell(linear_recurrence(_LANES, _RUNS), _INTERLEAVED)
     # What vectors take beside what is counted in them.
     chip = replace(with_features(known, _target()), integer_product=1.0)
 
@@ -133,7 +138,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
         once, twice = (
             block_counts(plan, counted, replace(chip, integer_product=of)) for of in (1.0, 2.0)
         )
-        each = step(schedule_nests(func, _target(), plan), dtype) / cycle * plan.time_vector
+        each = each_cell(func, plan, dtype) * plan.time_vector
         return sum(once), twice[0] - once[0], each
 
     gated, of_integers = (
@@ -147,11 +152,6 @@ def measured(seconds: float = 0.3) -> CpuChip:
     counts, products, each = blocks(_RUNS_OF_TIME, of_integers, "int32")
     together = known.together(chip.vector_bytes)
 
-    def each_cell(func: Any, plan: Lanes) -> float:
-        """Cycles of a cell of rows."""
-        cells = prod(int(e) for e in func.params[0].ty.shape)
-        return step(schedule_nests(func, _target(), plan), steps=cells) / cycle
-
     # Eight rows in a vector, of which every step puts one or two cells in and takes one out.
     summed_cell, gated_cell = (
         each_cell(make(_LANES, _ROW), _ROWS) for make in (cumsum, linear_recurrence)
@@ -162,7 +162,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
     around = (short - long) * _BLOCKS.lane_block * _SHORT
     back = each_cell(cumsum(16, _CELLS // 16, reverse=True), _BLOCKS)
     tiles = cumsum(_TILED, _TILES)
-    tiled = step(schedule_nests(tiles, _target(), _IN_TILES), steps=1) / cycle
+    tiled = each_cell(tiles, _IN_TILES) * _TILED * _TILES
     once, twice = (
         lanes_work(_IN_TILES, step_of(_recurrence(tiles)), replace(chip, tile=of)).alone
         for of in (1.0, 2.0)
@@ -191,7 +191,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
         tile=max(0.1, 1.0 + (tiled - once) / (twice - once)),
         row=max(0.1, around / around_block(replace(known, row=1.0), _BLOCKS.lane_block)),
         forward=max(1.0, step(cumsum(_COLUMNS, _STEPS, axis=0)) / cycle - summed),
-        window=2.0 * RUN * max(0.5, product / max(0.1, taken) - 1.0),
+        window=2.0 * RUN * max(0.5, product / max(0.1, interleaved) - 1.0),
         start=start,
         wake=wake,
         near_rate=near,

@@ -199,9 +199,9 @@ class TimeVector:
             return [lifted, *levelled, *usual]
         # One test of the whole vector for the rare one that needs care.
         tested: list[Any] = []
-        everywhere = plain.exact(total)
-        if plain.each is not None:
-            # What the test alone reads is not scanned.
+        if plain.each is None:
+            everywhere = plain.exact(total)
+        else:  # what the test alone reads is not scanned
             tested, everywhere = all_cells(plain.each, elements)
         rare = tirx.IfThenElse(everywhere, tir.seq(usual), tir.seq(careful))
         return [tir.fresh_copy(lifted), *tested, *levelled, rare]

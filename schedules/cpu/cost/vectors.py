@@ -34,10 +34,10 @@ _GUARDED = 2.5
 _ROW = 0.6
 #: More cycles of vectors of time whose elements have several parts: they leave the registers.
 _SPILLED = 1.5
-#: Bytes of the steps of a vector with runs that stay in registers, for each width of these, and how
-#: much longer more take: 64 numbers of 8 bytes 1.2 times (products) to 1.7 times (integers) on a
-#: Zen 4, and 16 of 4 bytes 1.7 times on a Zen 5 without AVX.
-_IN_REGISTERS, _MANY = {64: 256, 32: 128, 16: 32}, 1.3
+#: Vectors of steps with runs that stay in registers, with AVX and without, and how much longer more
+#: take: 64 numbers of 8 bytes 1.2 times (products) to 1.7 times (integers) on a Zen 4, and 16 of 4
+#: bytes 1.7 times on a Zen 5 without AVX.
+_IN_REGISTERS, _WITHOUT_AVX, _MANY = 4, 2, 1.3
 
 
 def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
@@ -49,8 +49,8 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     chain = max(latency_of(part.apply_chain, chip) + _PASSED for part in step.parts)
     memory = sum(_moved(a, width, chip) for a in moving(step))
     block = max(_issue_cycles(issued, shuffles, step, chip), memory) + _AROUND
-    in_registers = _IN_REGISTERS.get(chip.vector_bytes, 4 * chip.vector_bytes)
-    if plan.time_runs and width * max(step.parts[0].sizes, default=4) > in_registers:
+    most = _IN_REGISTERS if chip.vector_bytes > 16 else _WITHOUT_AVX
+    if plan.time_runs and width * max(step.parts[0].sizes, default=4) > most * chip.vector_bytes:
         block *= _MANY
     short = short_row(step, chip) if not full and length == step.length else None
     if short is not None:

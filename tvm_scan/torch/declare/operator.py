@@ -27,7 +27,6 @@ from tvm_scan.torch.declare.dispatch import (
 )
 from tvm_scan.torch.declare.mapped import Rule, folded
 from tvm_scan.torch.declare.recorded import recorded
-from tvm_scan.torch.declare.repeated import repeated
 from tvm_scan.torch.declare.transformed import Setup, transformed
 from tvm_scan.torch.private import (
     dual_level_is_open,
@@ -48,7 +47,6 @@ class Operator(Generic[Result]):
         name: str,
         like: tuple[tuple[str, bool], ...],
         rule: Rule,
-        repeats: bool,
     ) -> None:
         function = with_fields(function)
         discrete = all(integers for _, integers in like)
@@ -65,9 +63,6 @@ class Operator(Generic[Result]):
         self._transformed: Callable[..., Any] | None = None
         self._recorded: Callable[..., Result] | None = None
         self._fake: Callable[..., Any] = self._like_arguments
-        self._call: Callable[..., Result] = self._called
-        if repeats:
-            self._call = repeated(lambda _: True)(self._called)
         self._overload: Callable[..., Result]
         self._overload = getattr(getattr(torch.ops, NAMESPACE), name).default
         torch.library.register_fake(self.name, self._checked_fake, lib=library)
@@ -75,9 +70,6 @@ class Operator(Generic[Result]):
 
     def __call__(self, *arguments: Any) -> Result:
         """Call the operator, with a derivative that the transform in progress can see."""
-        return self._call(*arguments)
-
-    def _called(self, *arguments: Any) -> Result:
         if torch.compiler.is_compiling():
             return self._overload(*arguments)
         # torch.func differentiates autograd.Functions, not derivatives registered to operators.
@@ -233,7 +225,7 @@ def operator(function: Callable[..., Result]) -> Operator[Result]: ...
 
 @overload
 def operator(
-    *, name: str = "", like: str = "x", mapped: Rule = folded, repeats: bool = False
+    *, name: str = "", like: str = "x", mapped: Rule = folded
 ) -> Callable[[Callable[..., Result]], Operator[Result]]: ...
 
 
@@ -243,7 +235,6 @@ def operator(
     name: str = "",
     like: str = "x",
     mapped: Rule = folded,
-    repeats: bool = False,
 ) -> Operator[Result] | Callable[[Callable[..., Result]], Operator[Result]]:
     """Make a torch operator ``tvm_scan::<name>`` of a function with annotated arguments.
 
@@ -259,10 +250,6 @@ def operator(
         ``:int64`` says that the result has those integers, and no derivative.
     mapped : callable
         The rule of vmap; see `mapped`. Mapped axes are folded into the first axis if not given.
-    repeats : bool
-        Whether calls alike may be the kernel of the first one at once: the function is one that
-        `repeated` may be given. No function that is `repeated` itself calls such an operator, whose
-        kernel it would not be told of.
 
     Returns
     -------
@@ -273,6 +260,6 @@ def operator(
     def make(function: Callable[..., Result]) -> Operator[Result]:
         parts = [text.partition(":") for text in like.split()]
         results = tuple((argument, dtype == "int64") for argument, _, dtype in parts)
-        return Operator(function, name or function.__name__, results, mapped, repeats)
+        return Operator(function, name or function.__name__, results, mapped)
 
     return make if function is None else make(function)

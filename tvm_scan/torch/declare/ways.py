@@ -49,6 +49,11 @@ def _like(result: Tensor, values: Sequence[Any]) -> int:
     )
 
 
+def _index(values: Sequence[Any], value: Any) -> int:
+    """Return where an object itself is among others, or -1."""
+    return next((n for n, other in enumerate(values) if other is value), -1)
+
+
 def way_of(gathered: Gathered, values: Sequence[Any], result: Any) -> Way | None:
     """The way of a call, given the kernels that it ran; None where it is more than one kernel."""
     if len(gathered.runs) != 1:
@@ -79,7 +84,7 @@ def _of_recording(
     parts: list[tuple[int, int]] = []
     for argument in recording.arguments:
         source = sources.get(id(argument), argument)
-        number = next((n for n, value in enumerate(values) if value is source), -1)
+        number = _index(values, source)
         if not isinstance(argument, Tensor):
             parts.append((1, len(numbers)))
             numbers += (argument,)
@@ -94,8 +99,7 @@ def _of_recording(
     known = (*recording.results, None)
     results: list[int] = []
     for part in result:
-        source = sources.get(id(part), part)
-        results.append(next((n for n, other in enumerate(known) if other is source), -1))
+        results.append(_index(known, sources.get(id(part), part)))
     if -1 in results:
         return None
     converted = [(n, part.dtype) for n, part in enumerate(result) if id(part) in sources]
@@ -142,7 +146,7 @@ def _of_kernel(
     parts: list[tuple[int, int]] = []
     for operand in run.operands:
         source = sources.get(id(operand), operand)
-        number = next((n for n, value in enumerate(values) if value is source), -1)
+        number = _index(values, source)
         if not isinstance(operand, Tensor):
             parts.append((1, len(numbers)))
             numbers += (operand,)
@@ -156,7 +160,7 @@ def _of_kernel(
             new.append((_like(operand, values), operand.shape, operand.dtype, operand.device))
             source = next((source for source, to in copies if to is operand), operand)
             if source is not operand:
-                number = next((n for n, value in enumerate(values) if value is source), -1)
+                number = _index(values, source)
                 if number < 0:
                     return None
                 filled.append((len(new) - 1, number))
@@ -166,8 +170,7 @@ def _of_kernel(
     operands = [starts[part] + index for part, index in parts]
     results: list[int] = []
     for part in result:
-        operand = sources.get(id(part), part)
-        index = next((n for n, passed in enumerate(run.operands) if passed is operand), -1)
+        index = _index(run.operands, sources.get(id(part), part))
         # What a kernel writes to a copy is in no argument.
         if index < 0 or parts[index][0] == 2:
             return None

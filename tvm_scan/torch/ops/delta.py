@@ -22,6 +22,7 @@ from tvm_scan.torch.arguments import check_offsets
 from tvm_scan.torch.declare.dispatch import sees_nothing
 from tvm_scan.torch.declare.mapped import folded, one_by_one
 from tvm_scan.torch.declare.operator import operator
+from tvm_scan.torch.declare.repeated import repeated
 from tvm_scan.torch.kernels import devices
 from tvm_scan.torch.kernels.cache import copied, run_kernel
 from tvm_scan.torch.kernels.runtime import aligned_empty, aligned_like, prepared
@@ -222,7 +223,7 @@ def _backward(
         detached = (t if t is None else t.detach() for t in tensors)
         checkpoints, known = delta_scan(*detached, *options, True)[2:]
     states = (checkpoints.detach(), known.detach())
-    grads = delta_scan_backward(g_y, g_last, *states, *tensors, *options)
+    grads = _repeated_backward(g_y, g_last, *states, *tensors, *options)
     named = dict(zip(tensors.differentiable, grads, strict=True))
     for name in tensors.learned:
         named[name] = named[name].sum(0)
@@ -235,7 +236,7 @@ delta_scan.gradient(
 )
 
 
-@operator(mapped=_map, repeats=True)
+@operator(mapped=_map)
 def delta_scan_backward(
     g_y: Tensor,
     g_last: Tensor,
@@ -300,3 +301,6 @@ def _second(ctx: Any, weights: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
 
 
 delta_scan_backward.gradient(_second, " ".join(("g_y g_last", *DeltaTensors._fields)))
+#: Of a step of training after another; no function that is `repeated` calls it, whose way would not
+#: be told of its kernel.
+_repeated_backward = repeated(lambda _: True)(delta_scan_backward.__call__)
