@@ -204,8 +204,9 @@ class Chunk:
         It is given 0 and 1, also where the rows have no halves.
         """
         if before is None or self.keys % 2:
-            for half in range(2) if before is not None else ():
-                before(half)
+            if before is not None:
+                before(0)
+                before(1)
             with self.loop.over(self.keys, "i") as i:
                 yield i
             return
