@@ -7,11 +7,13 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Var
+from tvm.ir import Call, Range, Var
 from tvm.ir.expr import TensorLoad
+from tvm.sym import Analyzer
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.recurrence import Recurrence
 
 #: Operations that a choice may guard against: a divisor of zero.
 _GUARDED = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
@@ -26,6 +28,31 @@ def branches(stmt: Any) -> bool:
     return any(not isinstance(e, Call) or tir.call_name(e) == "prim.if_then_else" for e in parts)
 
 
+def readable(recurrence: Recurrence) -> list[Var]:
+    """Arrays that a step reads inside of their shapes, whatever its conditions say.
+
+    Such an array may be read where the loop does not: what was read is not used there.
+    """
+    if not branches(recurrence.body):
+        return []
+    analyzer, least = Analyzer(), tir.zero_like
+    loops = tir.nodes(recurrence.body, tirx.For)
+    spans = [(axis.var, least(axis.var), axis.extent) for axis in recurrence.axes]
+    for var, first, extent in [*spans, *((x.loop_var, x.min, x.extent) for x in loops)]:
+        analyzer.bind(var, Range.from_min_extent(first, extent))
+
+    def inside(load: TensorLoad) -> bool:
+        return all(
+            analyzer.can_prove(index >= least(index)) and analyzer.can_prove(index < extent)
+            for index, extent in zip(load.indices, tir.shape_of(load.source), strict=True)
+        )
+
+    read = tir.VarMap()
+    for load in tir.loads(recurrence.body):
+        read[load.source] = bool(read.get(load.source, True)) and inside(load)
+    return [buffer for buffer, always in read.items() if always]
+
+
 def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
     """``if_then_else`` as ``Select`` where both sides may be computed whatever the condition.
 
@@ -34,7 +61,7 @@ def choices_as_selects(stmt: Any, registers: Iterable[Var]) -> Any:
     stmt : Stmt
         Code over registers and memory.
     registers : iterable of Var
-        Buffers of the kernel, which may be read at any step.
+        Buffers of the kernel, and others that may be read at any step.
 
     Returns
     -------

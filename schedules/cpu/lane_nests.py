@@ -14,7 +14,7 @@ from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.branches import branches, choices_as_selects
+from tvm_scan.schedules.common.branches import branches, choices_as_selects, readable
 from tvm_scan.schedules.common.ends import first_steps
 from tvm_scan.schedules.common.invariants import hold_invariants
 from tvm_scan.schedules.common.ir import (
@@ -125,6 +125,7 @@ def _lane_nest(
     if width > 1 and plan.vectorize:
         known = hold_invariants(recurrence, fold=not plan.library_math)
         recurrence, fill = known.recurrence, known.fill
+    always = readable(recurrence) if width > 1 and plan.vectorize else []
     tiles = None
     if plan.transpose and width % 16 == 0:
         tiles = LaneTiles(recurrence, width, nontemporal=plan.nontemporal, prefetch=plan.prefetch)
@@ -146,7 +147,8 @@ def _lane_nest(
             return loop("u", width, make, ForKind.UNROLLED, dtype)
 
         def code(u: Any) -> Any:
-            return choices_as_selects(hoist_first_iteration(make(u)), replica.buffers)
+            known = [*replica.buffers, *(tiles.buffers if tiles else []), *always]
+            return choices_as_selects(hoist_first_iteration(make(u)), known)
 
         kind = ForKind.SERIAL if branches(code(probe)) else ForKind.VECTORIZED
 

@@ -17,7 +17,7 @@ from tvm_scan import tir
 from tvm_scan.algebra.base import Combine, Element
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.recurrence import Group, Recurrence
-from tvm_scan.schedules.common.branches import branches
+from tvm_scan.schedules.common.branches import branches, choices_as_selects, readable
 from tvm_scan.schedules.common.elements import Elements, store_all
 from tvm_scan.schedules.common.ir import as_dtype, int_const, loop, when, whole_parts
 from tvm_scan.schedules.common.lanes import clear
@@ -77,6 +77,7 @@ class TimeVector:
         self.runs = TimeRuns(self) if plan.time_runs else None
         self.reversed_rows = ReversedRows(self.width)
         self.halves: list[Var] = []
+        self._readable = readable(recurrence)
 
     @property
     def buffers(self) -> list[Var]:
@@ -146,15 +147,19 @@ class TimeVector:
 
     def _across(self, make: Any) -> Any:
         """``make`` for every step of a vector."""
-        probe = hoist_first_iteration(make(tirx.Var("v", self.dtype)))
-        if branches(probe):
+
+        def code_of(v: Any) -> Any:
+            known = [*self.many.buffers, *self._readable]
+            return choices_as_selects(hoist_first_iteration(make(v)), known)
+
+        if branches(code_of(tirx.Var("v", self.dtype))):
             return loop("v", self.width, make, ForKind.SERIAL, self.dtype)
 
         before: list[Any] = []
         after: list[Any] = []
 
         def vector(v: Any) -> Any:
-            loads, code, stores = self.reversed_rows.taken_out(hoist_first_iteration(make(v)), v)
+            loads, code, stores = self.reversed_rows.taken_out(code_of(v), v)
             before.extend(loads)
             after.extend(stores)
             if self.plan.library_math:

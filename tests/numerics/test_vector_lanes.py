@@ -2,11 +2,11 @@
 
 import itertools
 import mmap
+import re
 
 import numpy as np
 import pytest
 import tvm
-from tvm import tirx
 from tvm.script import from_source
 from tvm.script import tirx as T
 from tvm.target import Target
@@ -17,7 +17,6 @@ from tests.support.tiers import covering, paired
 from tvm_scan import Recurrence, ScanPlan, default_plan, extract, library, parallelize
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.choose.default import decide
-from tvm_scan.schedules.common.branches import branches, choices_as_selects
 from tvm_scan.schedules.machine.machine import Machine
 
 TILES = ScanPlan.of("cpu", "lanes", lane_block=16, vectorize=True, transpose=True)
@@ -115,6 +114,17 @@ def test_asking_ahead_changes_nothing(back):
         parallelize(func, CPU, TILES.with_(prefetch=17))
 
 
+@pytest.mark.parametrize("past", PAST)
+@pytest.mark.parametrize("steps", [160, 161])
+def test_results_are_asked_for_where_they_are_not_stored_past(steps, past):
+    """Of rows that are no whole lines nothing is stored past; the last cell is in the next line."""
+    func = program("sum", "float32", lanes=32, steps=steps)
+    text = parallelize(func, CPU, TILES.with_(prefetch=2, nontemporal=past)).script()
+    asked = re.findall(r"T.prefetch\(T.address_of\((\w)\[.*?(\d+)\), 0\)\]\), (\d)", text)
+    assert {buffer for buffer, _, _ in asked} == ({"X"} if past and steps == 160 else {"X", "H"})
+    assert {written for buffer, _, written in asked if buffer == "H"} <= {"1"}
+
+
 def test_more_than_two_to_the_31_steps():
     """Steps beyond 2^31 in an input that is hardly there: anonymous pages that read as zero."""
     length = (1 << 31) + 150
@@ -155,23 +165,6 @@ def test_the_tiles_move_whole_vectors():
     text = parallelize(func, CPU, TILES).script()
     assert text.count("T.Shuffle") >= 2 * 64
     assert "vectorized" in text
-
-
-def test_what_one_side_alone_reads_stays_a_choice():
-    """A read that a condition guards is not made where the condition is false."""
-    x, c = tirx.decl_buffer((8,), "float32", "X"), tirx.decl_buffer((8,), "bool", "C")
-    out, t = tirx.decl_buffer((8,), "float32", "Y"), tirx.Var("t", "int32")
-    load, zero = tirx.BufferLoad(x, [t]), tirx.const(0, "float32")
-    one, two = (tirx.BufferLoad(c, [k]) for k in (t, tirx.IntImm("int32", 0)))
-    choose = tirx.op.if_then_else
-
-    def left(value):
-        return branches(choices_as_selects(tirx.BufferStore(out, value, [t]), []))
-
-    assert left(choose(one, load, zero))
-    assert left(choose(one, choose(two, load, zero), load))
-    assert not left(choose(one, load + zero, load))
-    assert not left(choose(one, load, zero) + load)
 
 
 @pytest.mark.parametrize(

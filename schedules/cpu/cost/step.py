@@ -18,7 +18,7 @@ from tvm_scan.algebra.base import Element, Plain
 from tvm_scan.algebra.literal import is_float
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Group, Recurrence
-from tvm_scan.schedules.common.branches import branches, choices_as_selects
+from tvm_scan.schedules.common.branches import branches, choices_as_selects, readable
 from tvm_scan.schedules.common.ends import steps_between
 from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.common.strides import time_is_outside
@@ -319,4 +319,5 @@ def _is_guarded(body: Any) -> bool:
 def _stays_in_vectors(recurrence: Recurrence) -> bool:
     """Return whether the builder makes a vector loop of a step: without a choice between reads."""
     registers = [buffer for r in recurrence.registers for buffer in (r.local, *r.previous)]
-    return not branches(choices_as_selects(hoist_first_iteration(recurrence.body), registers))
+    known = [*registers, *readable(recurrence)]
+    return not branches(choices_as_selects(hoist_first_iteration(recurrence.body), known))

@@ -26,10 +26,6 @@ _BACKWARDS = 1.0
 _REVERSED = 2.0
 #: Cycles around a vector of time; cycles until its last cell is the next one's carry.
 _AROUND, _PASSED = 1.7, 3.0
-#: Cycles of a step whose element chooses what it reads, of those that are reduced: LLVM leaves the
-#: choices branches, some of which are guessed wrong. (Of 8192 steps again and again a Zen 5 reduces
-#: one in 2.6 cycles; of 5 million, every other one with a reset, in 9.)
-_GUARDED = 2.5
 #: The share of what is around a row that vectors of time have.
 _ROW = 0.6
 #: More cycles of vectors of time whose elements have several parts: they leave the registers.
@@ -146,6 +142,4 @@ def vector_reduction(plan: CpuPlan, step: Step, chip: CpuChip, length: float) ->
     shuffles += sum(_reversed(a, width, chip) for a in read)
     loads = sum(_moved(a, width, chip) for a in read)
     batch = max(_issue_cycles(operations, shuffles, step, chip), loads)
-    if step.guarded:
-        batch += _GUARDED * width
     return 20.0 + length / width * (batch + 4.0)
