@@ -32,7 +32,7 @@ from tvm_scan.schedules.cpu.lane_streams import (
 )
 from tvm_scan.schedules.cpu.line_stores import line_store
 from tvm_scan.schedules.cpu.step_parts import step_parts
-from tvm_scan.schedules.cpu.transpose import Square
+from tvm_scan.schedules.cpu.transpose import LINE_BYTES, Square
 
 
 class LaneTiles:
@@ -167,6 +167,26 @@ class LaneTiles:
         first = [*line[:-1], line[-1].base]
         return line_store(buffer, first, value)
 
+    def _asks(self, stream: Stream) -> bool:
+        """Return whether lines of a stream are asked for: of outputs, those not stored past."""
+        if not self.prefetch:
+            return False
+        row = tir.as_int(tir.shape_of(stream.buffer)[-1])
+        # Rows that begin within lines are not stored past the caches.
+        within = row is not None and row * tir.byte_size(tir.dtype_of(stream.buffer)) % LINE_BYTES
+        past = self.nontemporal and not _is_narrow(stream.buffer) and not within
+        return not (stream.is_output and past)
+
+    @staticmethod
+    def _asked_for(stream: Stream, line: list[Any]) -> Any:
+        """Statement that asks for a line; one beyond the end of the row is asked for in vain."""
+        # The address is taken inside the buffer: the first and last cells bound it.
+        cell, extent = line[-1].base, tir.shape_of(stream.buffer)[-1]
+        most = as_dtype(extent, tir.dtype_of(cell)) - int_const(1, cell)
+        inside = tirx.Max(tirx.Min(cell, most), tir.zero_like(cell))
+        load = tirx.BufferLoad(stream.buffer, [*line[:-1], inside])
+        return tirx.Evaluate(tir.prefetch(load, cache=1, written=stream.is_output))
+
     def _copy(self, shared: Shared, replica: Replica, first: Any) -> Any:
         """The cells of a tile's steps that all lanes read."""
         begin = first if shared.ahead else first + int_const(self.steps - 1, first)
@@ -198,6 +218,9 @@ class LaneTiles:
         ahead = last[0] == 1
         begin = first if ahead else first + int_const(self.steps - 1, first)
         lines = range(0, self.steps, side)
+        # Of a row that begins within a line, its last cell is in the line that comes.
+        far = self.prefetch * self.steps + side - 1 if ahead else -self.prefetch * self.steps
+        asked = [c + far for c in lines] if self._asks(stream) else []
         lane_dtype = tir.dtype_of(self.recurrence.lanes[-1].var)
         rows = int_const(side, lane_dtype)
 
@@ -230,23 +253,21 @@ class LaneTiles:
             def row(i: Any) -> Any:
                 lane = k * side + i
                 if stream.is_output:
-                    return tir.seq(
+                    out = [
                         self._store(
                             stream.buffer,
                             tirx.BufferLoad(row_buffer, staged(i, c)),
                             memory(lane, c),
                         )
                         for c in lines
-                    )
-                held = [tirx.BufferLoad(stream.buffer, memory(lane, c)) for c in lines]
-                out = [
-                    tirx.BufferStore(row_buffer, _row(value, row_buffer), staged(i, c))
-                    for value, c in zip(held, lines, strict=True)
-                ]
-                if self.prefetch:
-                    far = self.prefetch * self.steps * (1 if ahead else -1)
-                    out += [_asked_for(stream.buffer, memory(lane, c + far)) for c in lines]
-                return tir.seq(out)
+                    ]
+                else:
+                    held = [tirx.BufferLoad(stream.buffer, memory(lane, c)) for c in lines]
+                    out = [
+                        tirx.BufferStore(row_buffer, _row(value, row_buffer), staged(i, c))
+                        for value, c in zip(held, lines, strict=True)
+                    ]
+                return tir.seq([*out, *(self._asked_for(stream, memory(lane, c)) for c in asked)])
 
             transposed, moved = tir.seq(transpose(c) for c in lines), loop("r", rows, row)
             return tir.seq([transposed, moved] if stream.is_output else [moved, transposed])
@@ -278,12 +299,3 @@ def _row(value: Any, buffer: Var) -> Any:
     dtype, _, lanes = tir.dtype_of(value).partition("x")
     wanted = tir.dtype_of(buffer)
     return value if dtype == wanted else tirx.Cast(f"{wanted}x{lanes}", value)
-
-
-def _asked_for(buffer: Var, line: list[Any]) -> Any:
-    """Statement that asks for a line; one beyond the end of the row is asked for in vain."""
-    # The address is taken inside the buffer: the first and last cells bound it.
-    extent = tir.shape_of(buffer)[-1]
-    zero, one = tir.zero_like(line[-1].base), int_const(1, line[-1].base)
-    inside = tirx.Max(tirx.Min(line[-1].base, as_dtype(extent, tir.dtype_of(zero)) - one), zero)
-    return tirx.Evaluate(tir.prefetch(tirx.BufferLoad(buffer, [*line[:-1], inside]), cache=1))
