@@ -55,6 +55,14 @@ _STRIPS = 0.05
 #: The share of such lines of rows in tiles, which are read a line at a time: sums of 8 million
 #: numbers in tiles of 16 rows took a Zen 5 0.7 ms, of rows of 26 to 250 cells 1.7 to 2.8.
 _OF_TILES = 0.5
+#: Lines of a set that are held for each of its ways in the nearest cache, and the share of those
+#: beyond that come from memory again. Linear recurrences of rows of 16384 steps and of 16383 take a
+#: Zen 5 in tiles of 16 rows 1.3 times as long as those of 16400, in tiles of 32 1.7 times.
+_HELD, _PUSHED = 2.7, 0.3
+#: Bytes of pages whose addresses are found together, pages whose addresses the core has at hand,
+#: and of how many more all lines would come again: four arrays of rows of 432 kB take 1.8 ms in
+#: tiles of 16 rows, where those of 32 take 3.4.
+_TOGETHER, _PAGES, _MISSED = 16384.0, 48.0, 500.0
 #: Shares of what is around a row that come with a block, and with each of its lanes.
 _BLOCK, _LANE = 0.77, 0.23
 #: Cycles around a block of vectors, and for each lane of one of tiles, whose arrays are cleared.
@@ -70,10 +78,10 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     memory = memory_of(step, chip, past_share(plan, step))
     if plan.time_vector:
         joins = 0.0 if step.rows == 1 else 1.0
-        cycles = step.rows * vector_scan(plan, step, chip, step.length)
-        contested = step.rows * contested_cycles(step, chip)
+        of_row = vector_scan(plan, step, chip, step.length)
+        contested = step.rows * contested_cycles(step, chip, of_row, plan.time_vector)
         memory = with_more(memory, fetched_again(step, chip, 1, step.lanes))
-        return CpuWork(cycles, float(step.rows), joins, **memory, contested=contested)
+        return CpuWork(step.rows * of_row, float(step.rows), joins, **memory, contested=contested)
     width = min(plan.lane_block, step.lanes)
     outer = step.rows / step.lanes
     total = CpuWork(0.0, 1.0, 0.0, 0.0)
@@ -86,31 +94,35 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         of_block, tasks = _block(plan, step, chip, size), outer * blocks
         work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=of_block)
         if tasks > 1:
-            contested = tasks * contested_cycles(step, chip, of_block)
+            # Of one block that is a whole row of lanes, the lines are its own.
+            contested = tasks * contested_cycles(step, chip, of_block) if blocks > 1 else 0.0
             work = CpuWork(tasks * of_block, tasks, 1.0, 0.0, contested=contested)
         total += work
-    if plan.transpose:
-        if memory["footprint"] > chip.private * min(chip.cores, total.tasks):
-            asked = step.loads if plan.prefetch else 0.0
-            lost = (memory["moved"] - asked) * _unfollowed(step, chip, width)
-            memory["moved"] -= lost
-            begun = (
-                _beginnings(step, width, chip.region)
-                if chip.is_beyond(memory["footprint"])
-                else 0.0
-            )
-            memory["scattered"] = lost + _OF_TILES * begun
-    elif chip.is_beyond(memory["footprint"]):
-        lost, jumps = _unfollowed(step, chip, width), _jumping(step, chip, width)
-        begun = _beginnings(step, width, chip.region if plan.vectorize else _COVERED)
-        if plan.vectorize and width < step.lanes and jumping(step):
-            begun += _STRIPS * (memory["moved"] + memory["past"])
-        memory["scattered"] = memory["moved"] * (lost + _OPENED * jumps) + begun
-        memory["moved"] *= 1.0 - lost - jumps
+    if memory["footprint"] > chip.private * min(chip.cores, total.tasks):
+        memory |= _beyond(plan, step, chip, memory)
     again = fetched_again(step, chip, width, passes)
     if plan.vectorize and not plan.transpose:
         again += _evicted(step, chip, width)
     return replace(total, **with_more(memory, again))
+
+
+def _beyond(plan: CpuPlan, step: Step, chip: CpuChip, memory: dict[str, float]) -> dict[str, float]:
+    """Bytes in order, and of lines that nobody sees coming, beyond the private caches."""
+    moved, beyond = memory["moved"], chip.is_beyond(memory["footprint"])
+    width = min(plan.lane_block, step.lanes)
+    if plan.transpose:
+        lost = 0.0 if plan.prefetch else moved * _unfollowed(step, chip, width)
+        begun = _OF_TILES * _beginnings(step, width, chip.region) if beyond else 0.0
+        again = _come_again(step, chip, width) * (step.loads + step.stores)
+        return {"moved": moved - lost, "scattered": lost + begun + again}
+    if not beyond:
+        return {}
+    lost, jumps = _unfollowed(step, chip, width), _jumping(step, chip, width)
+    begun = _beginnings(step, width, chip.region if plan.vectorize else _COVERED)
+    if plan.vectorize and width < step.lanes and jumping(step):
+        begun += _STRIPS * (moved + memory["past"])
+    scattered = moved * (lost + _OPENED * jumps) + begun
+    return {"moved": moved * (1.0 - lost - jumps), "scattered": scattered}
 
 
 def _evicted(step: Step, chip: CpuChip, width: int) -> float:
@@ -139,6 +151,19 @@ def _apart(step: Step) -> list[Access]:
 def _unfollowed(step: Step, chip: CpuChip, width: int) -> float:
     """The share of rows along time, ``width`` lanes of them at once, that no prefetcher follows."""
     return max(0.0, 1.0 - chip.followed / max(1, width * len(_apart(step))))
+
+
+def _come_again(step: Step, chip: CpuChip, width: int) -> float:
+    """The share of lines of tiles that leave the nearest cache before they are used."""
+    met, pages = 0.0, 0.0
+    for a in _apart(step):
+        row = abs(a.along_lane or 0) * a.size
+        ends = (0, 63) if row % 64 else (0,)
+        sets = {(i * row + end) // 64 % (_PAGE // 64) for i in range(width) for end in ends}
+        met += width * len(ends) / len(sets)
+        pages += width * min(1.0, row / _TOGETHER)
+    left = max(0.0, 1.0 - _HELD * (chip.nearest // _PAGE) / max(1.0, met))
+    return _PUSHED * left + max(0.0, pages - _PAGES) / _MISSED
 
 
 def _beginnings(step: Step, width: int, region: float) -> float:

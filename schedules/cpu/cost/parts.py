@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-
 from tvm_scan.schedules.cpu.cost.count import Counts, Path
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
@@ -51,8 +49,11 @@ _FETCHED = 256
 #: the private caches, and beyond all of them.
 _CONTESTED = (8.0, 40.0)
 #: Cycles of a step at least if several cores write to its line: sums of 3 integers of 8 bytes take
-#: 4.3, and moving averages, which wait 7 for themselves, no more than that.
-_SAME_LINE = 5.0
+#: 4.3, and moving averages, which wait 7 for themselves, no more than that. Of arrays that fill a
+#: part of the shared cache it depends on how far the cores are from each other: 5, 9 and 12 columns
+#: took a Zen 5 from as long to 30, 95 and 180 cycles a step, where one core takes 8, 13 and 25.
+_SAME_LINE = (5.0, 40.0)
+_PART = 0.2
 #: Rows that are followed at a time from strip to strip: of 11 steps of three arrays strips of 16
 #: lanes take half of the time of strips of 1024, of 17 steps twice as long.
 _STREAMS = 40
@@ -266,12 +267,12 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
     return cycles
 
 
-def contested_cycles(step: Step, chip: CpuChip, otherwise: float = inf) -> float:
+def contested_cycles(step: Step, chip: CpuChip, otherwise: float, at_once: int = 1) -> float:
     """Cycles of a lane, or of a block of them, if other cores write to its lines or beside them.
 
-    A line of several steps, or lanes, is written by one core after the other: a step takes some
-    cycles at least, unless vectors of time hold many. Of lines side by side, what the private
-    caches hold stays there; of the rest each core asks for the others' lines, too.
+    A line of several steps, or lanes, is written by one core after the other: what is written at
+    once takes some cycles at least. Of lines side by side, what the private caches hold stays
+    there; of the rest each core asks for the others' lines, too.
 
     Parameters
     ----------
@@ -281,12 +282,16 @@ def contested_cycles(step: Step, chip: CpuChip, otherwise: float = inf) -> float
         Where.
     otherwise : float
         Cycles of the same without other cores.
+    at_once : int
+        Steps that a core computes before it writes them.
     """
     stores = [a for a in moving(step) if a.store and a.along_lane == 1]
     touched, (least, most) = step.loads + step.stores, _SHARED
     row = step.lanes * stores[0].size if stores else 0
     if 0 < row < least:
-        return max(0.0, _SAME_LINE * step.length - otherwise)
+        held, lost = _SAME_LINE
+        each = held / at_once if touched <= _PART * chip.shared else lost
+        return max(0.0, each * step.length - otherwise)
     # Halves of such a row have a line in common, unless each is one.
     held = chip.private if row == most else chip.nearest
     if not least <= row <= most or touched <= held:
