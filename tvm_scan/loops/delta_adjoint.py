@@ -12,22 +12,25 @@ state before a chunk, G the adjoint of that after it, and a line for the gradien
     |N[t, s]  = |y[t] . u[s]  |M[t, s] = |known[t] . u[s]
 
 by substitution from the last step of the chunk to its first, where ``|known`` follows from ``|u``.
-The last three lines are sums over columns, of which a row has one for each step and vector; the
-gradients of r, e, p and the gates follow from them in `delta_rows`. A cell of the state takes 7
-operations a step, one of them forward once more, and ``3 / C`` for its gate.
+The third line are sums over columns, of which a row has one for each step and vector: states stand
+in `delta_panels`, whose vectors are rows, and only the first product with G is a sum over the cells
+of vectors. The gradients of r, e, p and the gates follow in `delta_rows`. A cell of the state takes
+7 operations a step, one of them forward once more, and ``3 / C`` for its gate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
-from tvm_scan.loops.delta import Matrix, Step
+from tvm_scan.loops.delta import Step
 from tvm_scan.loops.delta_chunk import STEPS, Chunk
+from tvm_scan.loops.delta_panels import PanelPasses, Panels
 from tvm_scan.loops.delta_reads import ReadsAdjoint
 from tvm_scan.loops.delta_rows import RowsAdjoint
 from tvm_scan.loops.delta_walk import CHECKPOINT, Walk
@@ -81,34 +84,29 @@ class _Adjoint:
         """Write the passes over all blocks of all heads that share a key."""
         walk, group, count = self.walk, self.arrays.group, self.block.count
         walk.allocate_reads()
-        # A pass forward has two sums of a step and column, where one back has one for each term.
-        terms = 1 if self.arrays.rule == "delta" else 2
-        columns = self.block.sums * self.block.vector // (STEPS * terms)
-        self.chunk = Chunk(walk, max(strip, columns))
+        self.chunk = Chunk(walk, strip)
         self.rows = RowsAdjoint(self.chunk, self.g)
+        self.panels = PanelPasses(self.chunk)
         self.history = walk.scratch("history", _CHUNKS * self.keys)
         names = self.chunk.names
-        # In one array, so that what a row reads of the vectors is no constant of the loop that
-        # writes rows of the adjoint: LLVM would take all of it to the stack, where it aligns
-        # nothing (a chunk of 128 x 128 on an Emerald Rapids: 12.2 instead of 10.7 us).
-        rows = [self.keys, STEPS, STEPS, *(STEPS for _ in names)]
-        state, *vectors = walk.sections("adjoint", rows)
-        self.state = walk.part(state)
-        #: For each step and column: gradients of outputs, of what is known, and what is written.
-        self.to_output, self.to_known, *self.update = vectors
+        self.state = self.panels.part(walk.scratch("adjoint", self.keys))
+        #: For each step and column: gradients of outputs, of what is known, what is written, and
+        #: the gradients of that.
+        self.to_output, self.to_known = (walk.scratch(n, STEPS) for n in ("to_output", "to_known"))
+        self.update = [walk.scratch(f"update_{name}", STEPS) for name in names]
+        self.written = [walk.scratch(f"written_{name}", STEPS) for name in names]
         self.to_update = walk.scratch("to_update", STEPS)
         #: Likewise what the drive has beyond what is known.
         self.error = walk.scratch("error", STEPS)
-        self.sums = [self.chunk.strip_cells(f"back_{name}") for name in names]
         with self.loop.over(group * count, "block") as n:
             walk.at(s, head * group + n // count, n % count)
             #: Whether another block was before, of the head or of another.
             self.rows.is_later = {True: n % count > 0, False: n > 0}
             stretches = (walk.steps + (CHECKPOINT - 1)) // CHECKPOINT
-            walk.copy(self.state, self.g_states)
+            self.panels.gather(self.state, self.g_states)
             with self.loop.over(stretches, "c") as c:
                 self.stretch(stretches - 1 - c)
-            walk.copy(self.g_states, self.state)
+            self.panels.scatter(self.g_states, self.state)
         self.reads.write(head)
 
     def stretch(self, c: Expr) -> None:
@@ -120,9 +118,9 @@ class _Adjoint:
         walk.fill(start, here)
         with T.If(c > 0):
             with T.Then():
-                walk.copy(self.before(0), walk.checkpoint_at(self.checkpoints, c))
+                self.panels.gather(self.before(0), walk.checkpoint_at(self.checkpoints, c))
             with T.Else():
-                walk.copy(self.before(0), walk.first)
+                self.panels.gather(self.before(0), walk.first)
         # The state after the last one is of no use.
         with over(tirx.Select(left > 0, chunks, chunks - 1), "n") as n:
             self.forward(start + n * STEPS, STEPS, n)
@@ -135,23 +133,21 @@ class _Adjoint:
             n = chunks - 1 - m
             self.back(start + n * STEPS, STEPS, n)
 
-    def before(self, n: Any) -> Matrix:
+    def before(self, n: Any) -> Panels:
         """Return the state before a chunk of the stretch."""
-        return self.walk.part(self.history, n * (self.keys * self.width))
+        return self.panels.part(self.history, n * (self.keys * self.width))
 
     def forward(self, first: Expr, count: int, n: Expr) -> None:
         """Write the state after a chunk."""
         chunk, first = self.chunk, self.loop.value("first", first)
-        before, terms = self.before(n), chunk.prepare(first, count)
+        terms = chunk.prepare(first, count, reads=False)
         if count == STEPS:
             self.walk.ask(first, count, self.walk.read_rows)
             self.walk.ask(first, count, {"v": self.known})
-        with chunk.over_strips() as strip:
+        with self.columns() as (column, v):
             for t, step in enumerate(terms):
-                token = self.walk.token(first + t)
-                with chunk.columns(strip) as (j, _, v):
-                    chunk.write_update(t, step, (j, v), self.known[token, self.walk.h, v])
-            chunk.advance(count, before, self.before(n + 1), strip)
+                self._write_update(first, t, step, column, v)
+        self.panels.advance(count, self.before(n), self.before(n + 1), self.update)
 
     def back(self, first: Expr, count: int, n: Expr) -> None:
         """Pass a chunk back."""
@@ -161,47 +157,56 @@ class _Adjoint:
         if count == STEPS:
             self.walk.ask(first, count, {"v": self.g_y}, back=True)
             self.walk.ask(first, count, self.walk.rows_of(self.g), back=True, written=True)
-        with chunk.over_strips() as strip:
-            pairs = list(zip(self.sums, chunk.writes, strict=True))
-            chunk.read(count, pairs, self.state, strip)
+        for writes, target in zip(chunk.writes, self.written, strict=True):
+            self.panels.read(count, writes, self.state, target)
+        with self.columns() as (column, v):
             for t in range(count):
                 token = self.walk.token(first + t)
-                with chunk.columns(strip) as (_, column, v):
-                    self.to_output[t * self.width + column] = self.g_y[token, self.walk.h, v]
+                self.to_output[t * self.width + column] = self.g_y[token, self.walk.h, v]
             for t in reversed(range(count)):
-                self._substitute(first, t, count, terms[t], strip)
-        rows.write(count, self.before(n), self.state, (self.to_output, self.to_known), self.update)
-        # After the rows: before them LLVM reads all vectors, and keeps them on the stack.
+                self._substitute(first, t, count, terms[t], column, v)
+        asked = self.to_output, self.to_known
+        self.panels.write(count, self.before(n), self.state, asked, self.update, rows.totals)
         for number, _ in enumerate(chunk.names):
             self._pairs(count, number)
         if self.arrays.rule == "delta":
             self._rates(first, count)
         rows.pull(first, terms)
 
-    def _substitute(self, first: Expr, t: int, count: int, step: Step, strip: Any) -> None:
+    @contextmanager
+    def columns(self) -> Iterator[tuple[Any, Any]]:
+        """Loop over the columns of the block in vectors: where each stands, and which it is."""
+        with self.block.vectors() as (_, column):
+            yield column, self.block.first + column
+
+    def _write_update(self, first: Expr, t: int, step: Step, column: Any, v: Any) -> None:
+        """Write what a step writes to a column."""
+        at, known = t * self.width + column, self.known[self.walk.token(first + t), self.walk.h, v]
+        if step.rate is None:
+            self.update[0][at], self.update[1][at] = step.drive(v), known
+        else:
+            self.error[at] = step.drive(v) - known
+            self.update[0][at] = step.rate * self.error[at]
+
+    def _substitute(self, first: Expr, t: int, count: int, step: Step, column: Any, v: Any) -> None:
         """Write the gradients of what a step writes, and from them that of what it has known."""
-        chunk, row, width = self.chunk, t * self.chunk.strip, self.width
-        for number, sums in enumerate(self.sums):
+        chunk, at, totals = self.chunk, t * self.width + column, []
+        for number, written in enumerate(self.written):
             pairs = [(chunk.reader[number], n, self.to_output) for n in range(t, count)]
             pairs += [(chunk.lower[number], n, self.to_known) for n in range(t + 1, count)]
             for factor, n, asked in pairs:
-                with chunk.columns(strip) as (j, column, _):
-                    value = factor[n * STEPS + t] * asked[n * width + column]
-                    sums[row + j] = sums[row + j] + value
-        token, drive, known = self.walk.token(first + t), self.sums[0], self.sums[-1]
-        with chunk.columns(strip) as (j, column, v):
-            at = t * width + column
-            before = self.known[token, self.walk.h, v]
-            if step.rate is None:
-                self.g["v"][token, self.walk.h, v] = drive[row + j]
-                self.to_known[at] = known[row + j]
-                self.update[0][at], self.update[1][at] = step.drive(v), before
-            else:
-                self.error[at] = step.drive(v) - before
-                self.to_update[at] = drive[row + j]
-                self.g["v"][token, self.walk.h, v] = step.rate * drive[row + j]
-                self.to_known[at] = -step.rate * drive[row + j]
-                self.update[0][at] = step.rate * self.error[at]
+                value = factor[n * STEPS + t] * asked[n * self.width + column]
+                written[at] = written[at] + value
+            totals.append(written[at])
+        of_drive = self.g["v"], (self.walk.token(first + t), self.walk.h, v)
+        if step.rate is None:
+            of_drive[0][of_drive[1]] = totals[0]
+            self.to_known[at] = totals[1]
+        else:
+            self.to_update[at] = totals[0]
+            of_drive[0][of_drive[1]] = step.rate * totals[0]
+            self.to_known[at] = -step.rate * totals[0]
+        self._write_update(first, t, step, column, v)
 
     def _pairs(self, count: int, number: int) -> None:
         """Write the gradients of what steps read of each other."""

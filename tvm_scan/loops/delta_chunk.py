@@ -97,8 +97,11 @@ class Chunk:
 
     # ---- what all columns share ----------------------------------------------------------------
 
-    def prepare(self, first: Expr, count: int) -> list[Step]:
-        """Write what all columns share of `count` steps; return their terms."""
+    def prepare(self, first: Expr, count: int, reads: bool = True) -> list[Step]:
+        """Write what all columns share of `count` steps; return their terms.
+
+        Without `reads` that is what they write with, and the gates.
+        """
         self.strip = self.strips[count]
         terms = [self.walk.terms(first + t) for t in range(count)]
         queries = [self.walk.reader(first + t)("q") for t in range(count)]
@@ -106,8 +109,8 @@ class Chunk:
             for t, step in enumerate(terms):
                 assert step.gate is not None, "a head's gate"
                 self.passed[t] = step.gate(0) * self.passed[t - 1] if t else step.gate(0)
-        for steps in self._together(count):
-            self._prepare(steps, terms, queries)
+        for steps in self._together(count) if reads else [range(count)]:
+            self._prepare(steps, terms, queries, reads)
         return terms
 
     def _together(self, count: int) -> Iterator[range]:
@@ -121,7 +124,7 @@ class Chunk:
             sums += more
         yield range(start, count)
 
-    def _prepare(self, steps: range, terms: list[Step], queries: list[OfRow]) -> None:
+    def _prepare(self, steps: range, terms: list[Step], queries: list[OfRow], reads: bool) -> None:
         """Write the vectors of some steps, and their products with those of the steps before.
 
         A pass over the rows takes all of them: one for each has LLVM unroll them into each other,
@@ -129,7 +132,7 @@ class Chunk:
         """
         keys = [
             (is_read, t, n, s)
-            for t in steps
+            for t in (steps if reads else ())
             for is_read in (True, False)
             for n in range(len(self.names))
             for s in range(t + is_read)
@@ -153,8 +156,10 @@ class Chunk:
         into = [step.into] if erase is None else [step.into, erase[1]]
         source = step.into if erase is None else erase[0]
 
-        def add(part: Cells, value: Expr) -> None:
-            part[x] = part[x] + value
+        def add(which: tuple[bool, int, int, int], value: Expr) -> None:
+            part = sums.get(which)
+            if part is not None:
+                part[x] = part[x] + value
 
         for n, written in enumerate(self.writes):
             for s in range(t + 1):
@@ -163,15 +168,16 @@ class Chunk:
                     written[cell] = into[n](i)
                 else:
                     if erase is not None:
-                        add(sums[False, t, n, s], source(i) * written[cell])
+                        add((False, t, n, s), source(i) * written[cell])
                     if step.gate is not None:
                         written[cell] = step.gate(i) * written[cell]
                     if erase is None:
-                        add(sums[False, t, n, s], source(i) * written[cell])
-                add(sums[True, t, n, s], query(i) * written[cell])
+                        add((False, t, n, s), source(i) * written[cell])
+                add((True, t, n, s), query(i) * written[cell])
         before, after = self._since_head(t, step, i)
-        self.source[t * self.keys + i] = product(after if erase is None else before, source(i))
-        self.query[t * self.keys + i] = product(after, query(i))
+        if sums:
+            self.source[t * self.keys + i] = product(after if erase is None else before, source(i))
+            self.query[t * self.keys + i] = product(after, query(i))
         if self.gate == "key":
             self.passed[i] = after
 

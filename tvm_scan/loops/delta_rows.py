@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import gcd
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import Expr
-from tvm.script.ir_builder import tirx as T
 
-from tvm_scan.loops.delta import Matrix, OfRow, Step, key_head
+from tvm_scan.loops.delta import OfRow, Step, key_head
 from tvm_scan.loops.delta_chunk import STEPS, Chunk, product
-from tvm_scan.loops.delta_walk import Section
 from tvm_scan.loops.writer import Cells
-
-#: Most rows of a tile. Wider vectors are halved in registers first, with fewer shuffles of 64 bytes
-#: and stores (512 steps of 32 x 128 x 128 on a core of a Zen 4: 60.1 instead of 62.3 ms).
-_SIDE = 8
 
 
 class RowsAdjoint:
@@ -46,14 +39,9 @@ class RowsAdjoint:
         self.gate, self.is_delta = chunk.gate, chunk.walk.arrays.rule == "delta"
         terms, vector = len(chunk.names), self.block.vector
         #: Of a row: what reads and what is written by step, and what the gates of all leave.
-        self.count = STEPS * (2 + terms) + (self.gate != "none")
-        most = max(self.count, STEPS * STEPS)
-        self.parts = [chunk.cells(f"part_{n}", vector) for n in range(most)]
-        #: Rows whose sums are added up together, in vectors of as many cells.
-        self.side = gcd(chunk.walk.rows.vector, vector, _SIDE)
-        self.tile = chunk.cells("tile", self.count * self.side * self.side)
-        self.square = [chunk.cells(f"square_{n}", self.side) for n in range(self.side)]
-        self.totals = chunk.cells("totals", self.count * self.keys)
+        rows = STEPS * (2 + terms) + (self.gate != "none")
+        self.totals = chunk.cells("totals", rows * self.keys)
+        self.parts = [chunk.cells(f"pair_{n}", vector) for n in range(STEPS * STEPS)]
         self.to_lower = [chunk.cells(f"to_lower_{n}", STEPS * STEPS) for n in range(terms)]
         self.to_reader = [chunk.cells(f"to_reader_{n}", STEPS * STEPS) for n in range(terms)]
 
@@ -69,93 +57,6 @@ class RowsAdjoint:
                 for part, term in some:
                     part[x] = part[x] + term(column)
         return [self.block.halved(part) for part in parts]
-
-    def write(
-        self,
-        count: int,
-        before: Matrix,
-        adjoint: Matrix,
-        asked: tuple[Section, Section],
-        update: list[Section],
-    ) -> None:
-        """Write the sums of all rows, and pass the adjoint back through the chunk.
-
-        Parameters
-        ----------
-        count : int
-            Steps of the chunk.
-        before, adjoint : Matrix
-            The state before it, and the adjoint of that after it; then of that before it.
-        asked : pair of Section
-            For each step and column of the block, the gradients of the outputs, and of what is
-            known.
-        update : list of Section
-            Likewise for each term what is written.
-        """
-        over, side, width = self.loop.over, self.side, self.block.width
-        rows = [(before, cells) for cells in asked] + [(adjoint, cells) for cells in update]
-        parts = self.parts[: count * len(rows) + (self.gate != "none")]
-
-        def term(matrix: Matrix, cells: Section, t: int) -> Callable[[Any], Expr]:
-            return lambda at: matrix[at] * cells[t * width + at[1]]
-
-        terms = [term(*pair, t) for pair in rows for t in range(count)]
-        if self.gate != "none":
-            terms.append(lambda at: before[at] * adjoint[at])
-        sums, most = list(zip(parts, terms, strict=True)), self.block.sums
-        # What the adjoint is passed back with takes registers, too.
-        alone = [sums] if len(sums) <= most else [sums[:most], sums[most:]]
-        with over(self.keys // side, "g") as g:
-            with over(side, "r") as r:
-                i = g * side + r
-                self.block.clear(*parts)
-                for some in alone:
-                    with self.block.vectors() as (x, column):
-                        at = (i, column, None)
-                        for part, value in some:
-                            part[x] = part[x] + value(at)
-                        if some is alone[-1]:
-                            adjoint[at] = self._passed_back(count, i, adjoint[at], asked, column)
-                for number, part in enumerate(parts):
-                    self.block.halved(part, self.side)
-                    with over(side, "x", T.vectorized) as x:
-                        self.tile[(number * side + r) * side + x] = part[x]
-            with over(len(parts), "n") as number:
-                self._across(number, g)
-
-    def _passed_back(
-        self, count: int, i: Any, cell: Expr, asked: tuple[Section, Section], column: Any
-    ) -> Expr:
-        """Return a cell of the adjoint before the chunk, given that after it."""
-        chunk, width = self.chunk, self.block.width
-        cell = chunk.passing(count, i, cell)
-        for t in range(count):
-            cell = cell + chunk.query[t * self.keys + i] * asked[0][t * width + column]
-            cell = cell + chunk.source[t * self.keys + i] * asked[1][t * width + column]
-        return cell
-
-    def _across(self, number: Any, g: Any) -> None:
-        """Add up each row of a tile.
-
-        Rows meet in pairs at distances ``side / 2, ..., 1``; of a pair, halves of one are added and
-        stand beside those of the other. That is ``side - 1`` additions of two shuffles each, where
-        each row alone would take ``side log2 side``.
-        """
-        side, square, over = self.side, self.square, self.loop.over
-        for r, row in enumerate(square):
-            with over(side, "x", T.vectorized) as x:
-                row[x] = self.tile[(number * side + r) * side + x]
-        by = side // 2
-        while by:
-            for r in range(by):
-                pair = [_whole(square[r], side), _whole(square[r + by], side)]
-                low = [side + c - by if c & by else c for c in range(side)]
-                high = [side + c if c & by else c + by for c in range(side)]
-                total = tirx.Shuffle(pair, low) + tirx.Shuffle(pair, high)
-                T.buffer_store(square[r].buffer, total, [tirx.Ramp(_ZERO, 1, side)])
-            by //= 2
-        with over(side, "x", T.vectorized) as x:
-            self.totals[number * self.keys + g * side + x] = square[0][x]
 
     # ---- rows ----------------------------------------------------------------------------------
 
@@ -175,8 +76,23 @@ class RowsAdjoint:
                     self.put("w", (token, walk.h, i), row.gate(t))
             for t, part in enumerate(gated):
                 part[x] = part[x] + row.gate(t)
-        for t, part in enumerate(gated):
-            self.put("w", (tokens[t], walk.h), walk.rows.halved(part))
+        for r, part in enumerate(gated):
+            pairs = self._across(r, count)
+            self.put("w", (tokens[r], walk.h), walk.rows.halved(part) + pairs)
+
+    def _across(self, r: int, count: int) -> Expr:
+        """Return the gradient of a head's gate by what steps read after it of those before it."""
+        chunk, total = self.chunk, tirx.const(0, self.walk.dtype)
+        both = [
+            (0, chunk.reader, self.to_reader),
+            (0 if self.is_delta else 1, chunk.lower, self.to_lower),
+        ]
+        for ahead, factors, gradients in both:
+            for factor, gradient in zip(factors, gradients, strict=True):
+                for t in range(r + ahead, count):
+                    for s in range(r):
+                        total = total + factor[t * STEPS + s] * gradient[t * STEPS + s]
+        return total
 
     def put(self, name: str, at: Any, total: Expr) -> None:
         """Write the sum over a block to a gradient, or add it to that of the blocks before."""
@@ -189,13 +105,6 @@ class RowsAdjoint:
             zero = tirx.const(0, self.walk.dtype)
             total = total + tirx.Select(self.is_later[of_value], cells[where], zero)
         cells[where] = total
-
-
-_ZERO = tirx.IntImm("int32", 0)
-
-
-def _whole(cells: Cells, side: int) -> Expr:
-    return tirx.BufferLoad(cells.buffer, [tirx.Ramp(_ZERO, 1, side)])
 
 
 class _Row:
@@ -241,8 +150,8 @@ class _Row:
         total = product(self._passed(-1, last), self._total(number, t))
         for writes, factor in zip(self.writes, factors, strict=True):
             for s in steps:
-                value = factor[t * STEPS + s] * product(self._passed(s, last), writes[s])
-                total = total + value
+                value = product(self._passed(s, last), factor[t * STEPS + s])
+                total = total + value * writes[s]
         return total
 
     def written(self, number: int, s: int) -> Expr:
@@ -250,11 +159,12 @@ class _Row:
         of, last = self.of, self.count - 1
         total = product(self._passed(s, last), self._total(2 + number, s))
         for t in range(s, self.count):
-            factor = of.to_reader[number][t * STEPS + s]
-            total = total + factor * product(self._passed(s, t), self.queries[t])
+            factor = product(self._passed(s, t), of.to_reader[number][t * STEPS + s])
+            total = total + factor * self.queries[t]
         for t in range(s + 1, self.count):
             factor = of.to_lower[number][t * STEPS + s]
-            total = total + factor * product(self._passed(s, t - self.ahead), self.sources[t])
+            factor = product(self._passed(s, t - self.ahead), factor)
+            total = total + factor * self.sources[t]
         return total
 
     def vectors(self, t: int) -> dict[str, Expr]:
@@ -269,15 +179,17 @@ class _Row:
         """Return the gradient of the logarithm of a gate: of all products that it is a factor of.
 
         Those are of what stands before it, the state or what a step wrote, with what reads after
-        it, a query, a source or the state after the chunk.
+        it, a query, a source or the state after the chunk. Of a head what steps read of each other
+        is left out: that is told by numbers of all rows, see `RowsAdjoint`.
         """
         of, last = self.of, self.count - 1
+        before = range(r if of.gate == "key" else 0)
         z = of.totals[(2 + len(self.writes)) * self.count * of.keys + self.i]
         total = product(self._passed(-1, last), z)
         for t in range(r, self.count):
-            total = total + self.queries[t] * self._read(0, t, t, range(r))
+            total = total + self.queries[t] * self._read(0, t, t, before)
         for t in range(r + self.ahead, self.count):
-            total = total + self.sources[t] * self._read(1, t, t - self.ahead, range(r))
+            total = total + self.sources[t] * self._read(1, t, t - self.ahead, before)
         for number, writes in enumerate(self.writes):
             for s in range(r):
                 value = product(self._passed(s, last), self._total(2 + number, s))

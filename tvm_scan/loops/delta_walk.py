@@ -7,10 +7,8 @@ a step is read once. `delta_chunk` takes some steps at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from itertools import accumulate
 from math import gcd
 from typing import Any
 
@@ -105,20 +103,6 @@ class Block:
         return part[0]
 
 
-@dataclass(frozen=True)
-class Section:
-    """Cells of an array from a cell on."""
-
-    cells: Cells
-    start: int
-
-    def __getitem__(self, at: Any) -> Expr:
-        return self.cells[self.start + at]
-
-    def __setitem__(self, at: Any, value: Any) -> None:
-        self.cells[self.start + at] = value
-
-
 class Walk:
     """The parameters of a walk over time, and where a task stands in them.
 
@@ -211,19 +195,13 @@ class Walk:
             return self.s, step
         return tirx.IntImm("int64", 0), self.offsets[self.s] + step
 
-    def part(self, cells: Cells | Section, start: Any = 0) -> Matrix:
+    def part(self, cells: Cells, start: Any = 0) -> Matrix:
         """Return a state of the block alone, from a cell on."""
         return Matrix(cells, lambda i, j, _: start + (i * self.block.width + j))
 
     def scratch(self, name: str, count: Any = 1) -> Cells:
         """Allocate cells for a task, `count` for each of the block's columns."""
         return self.loop.scratch(name, self.dtype, self.block.width * count)
-
-    def sections(self, name: str, counts: Sequence[int]) -> list[Section]:
-        """Allocate cells for a task as one array, `counts` for each of the block's columns."""
-        cells = self.scratch(name, sum(counts))
-        starts = accumulate(counts, initial=0)
-        return [Section(cells, n * self.block.width) for n, _ in zip(starts, counts, strict=False)]
 
     def allocate_reads(self) -> None:
         """Allocate what the chains make of a chunk of steps, where that is more than a product."""
