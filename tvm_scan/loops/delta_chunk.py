@@ -85,6 +85,15 @@ class Chunk:
         """Allocate cells for a task."""
         return self.loop.scratch(name, self.walk.dtype, count)
 
+    def strips_of(self, cells: Cells) -> Matrix:
+        """Return a state of the block alone, a strip of columns after another."""
+        strip = self.strips[STEPS]
+
+        def where(i: Any, j: Any, _: Any) -> Any:
+            return (j // strip * self.keys + i) * strip + j % strip
+
+        return Matrix(cells, where)
+
     def strip_cells(self, name: str) -> Cells:
         """Allocate cells for the columns of a strip, for each step."""
         return self.cells(name, max(count * strip for count, strip in self.strips.items()))
