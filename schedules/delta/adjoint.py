@@ -38,7 +38,7 @@ class AdjointPlan(WalkPlan):
         chip = machine.chip
         width = chip.vector_bytes // shape.cell
         vectors = shape.keys * -(-shape.values // width)
-        sums = shape.keys * (2 + shape.terms) * _ACROSS
+        sums = shape.values * shape.terms * _ACROSS
         prepared = 2 * PREPARED * shape.terms * -(-shape.keys // width) / STEPS
         cycles = (vectors * (_SHARED + _OF_TERM * shape.terms) + sums + prepared) * shape.length
         state = shape.states * shape.keys * shape.values * shape.cell
