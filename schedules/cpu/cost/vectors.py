@@ -51,7 +51,7 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     short = short_row(step, chip) if not full and length == step.length else None
     if short is not None:
         return short
-    single = step_cycles(step, chip)
+    single = step_cycles(step, chip, full * width)
     around = _ROW * chip.row
     busy = full * block + rest * single + around
     waits = full * max(block, chain) + rest * max(single, latency_of(step.chain, chip)) + around
