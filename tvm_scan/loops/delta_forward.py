@@ -116,7 +116,7 @@ class _Forward(Chunk):
     ) -> None:
         """Write the outputs of `count` steps, and the state after them, which may be in place.
 
-        After the last step of all that may be another place.
+        After the last step of all that may be elsewhere.
         """
         terms = self.prepare(first, count)
         asks = self._asks(first) if count == STEPS else [None, None]

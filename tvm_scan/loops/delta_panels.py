@@ -61,14 +61,14 @@ class PanelPasses:
         #: Rows of a panel, and panels of a state.
         self.lanes = self.walk.rows.vector
         self.count = self.keys // self.lanes
-        #: Rows and columns of a tile that is turned in registers.
+        #: Rows and columns of a tile that is transposed in registers.
         self.side = gcd(self.lanes, chunk.block.vector)
         # A pass has a sum of each step for what is read and for each term, and one for the gate.
         most = max(self.lanes, self.most * (2 + len(chunk.names)) + 1)
         self.parts = [chunk.cells(f"part_{n}", self.lanes) for n in range(most)]
         self.tile = [
             [chunk.cells(f"{name}_{n}", self.lanes) for n in range(self.lanes)]
-            for name in ("square", "turned")
+            for name in ("square", "transposed")
         ]
 
     @property
@@ -89,19 +89,19 @@ class PanelPasses:
             def cell(r: int, x: Any) -> Expr:
                 return state[n * self.lanes + first + r, j + x, self._column(j + x)]
 
-            turned = self._turned(cell)
+            transposed = self._transposed(cell)
             for c in range(self.side):
                 with self.loop.over(self.side, "x", T.vectorized) as x:
-                    panels[n, j + c, first + x] = turned[c][x]
+                    panels[n, j + c, first + x] = transposed[c][x]
 
     def scatter(self, state: Matrix, panels: Panels) -> None:
         """Write the state of panels."""
         with self._tiles() as (n, first, j):
-            turned = self._turned(lambda c, x: panels[n, j + c, first + x])
+            transposed = self._transposed(lambda c, x: panels[n, j + c, first + x])
             for r in range(self.side):
                 row = n * self.lanes + first + r
                 with self.loop.over(self.side, "x", T.vectorized) as x:
-                    state[row, j + x, self._column(j + x)] = turned[r][x]
+                    state[row, j + x, self._column(j + x)] = transposed[r][x]
 
     def _column(self, column: Any) -> Any:
         return self.chunk.block.first + column
@@ -114,7 +114,7 @@ class PanelPasses:
         with grid[0] as n, grid[1] as r, grid[2] as m:
             yield n, r * side, m * side
 
-    def _turned(self, cell: Callable[[int, Any], Expr]) -> list[Cells]:
+    def _transposed(self, cell: Callable[[int, Any], Expr]) -> list[Cells]:
         """Turn a tile, given its cell in a row and a column; of two rows halves are exchanged."""
         side, (now, then) = self.side, self.tile
         for r in range(side):
@@ -182,10 +182,10 @@ class PanelPasses:
         lanes, by = self.lanes, self.lanes // 2
         while by:
             for r in range(by):
-                kept = [lanes + c if c & by else c for c in range(lanes)]
+                staying = [lanes + c if c & by else c for c in range(lanes)]
                 moved = [lanes + c - by if c & by else c + by for c in range(lanes)]
                 pair = parts[r], parts[r + by]
-                _store(parts[r], _mixed(*pair, kept, lanes) + _mixed(*pair, moved, lanes), lanes)
+                _store(parts[r], _mixed(*pair, staying, lanes) + _mixed(*pair, moved, lanes), lanes)
             by //= 2
         return parts[0]
 
