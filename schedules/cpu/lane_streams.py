@@ -15,7 +15,7 @@ from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.branches import unconditional_loads
 from tvm_scan.schedules.common.invariants import values_of
-from tvm_scan.schedules.common.ir import local
+from tvm_scan.schedules.common.ir import as_dtype, int_const, local
 from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.cpu.line_stores import output_stores
 from tvm_scan.schedules.cpu.transpose import square_side
@@ -78,6 +78,16 @@ def _is_input(recurrence: Recurrence, load: TensorLoad) -> bool:
     """Return whether a load is of memory that no step writes."""
     written = any(load.source.same_as(output) for output in recurrence.outputs)
     return not written and str(load.source.scope()) != "local"
+
+
+def asked_for(buffer: Var, at: list[Any], *, written: bool = False) -> Any:
+    """Statement that asks for the line of a cell; beyond the end of a row it asks in vain."""
+    # The address is taken inside the buffer: the first and last cells bound it.
+    cell = at[-1]
+    most = as_dtype(tir.shape_of(buffer)[-1], tir.dtype_of(cell)) - int_const(1, cell)
+    inside = tirx.Max(tirx.Min(cell, most), tir.zero_like(cell))
+    load = tirx.BufferLoad(buffer, [*at[:-1], inside])
+    return tirx.Evaluate(tir.prefetch(load, cache=1, written=written))
 
 
 def stores_along_time(recurrence: Recurrence) -> list[tirx.BufferStore]:

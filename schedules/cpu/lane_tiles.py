@@ -26,6 +26,7 @@ from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.cpu.lane_streams import (
     Shared,
     Stream,
+    asked_for,
     loads_along_time,
     shared_loads,
     stores_along_time,
@@ -177,16 +178,6 @@ class LaneTiles:
         past = self.nontemporal and not _is_narrow(stream.buffer) and not within
         return not (stream.is_output and past)
 
-    @staticmethod
-    def _asked_for(stream: Stream, line: list[Any]) -> Any:
-        """Statement that asks for a line; one beyond the end of the row is asked for in vain."""
-        # The address is taken inside the buffer: the first and last cells bound it.
-        cell, extent = line[-1].base, tir.shape_of(stream.buffer)[-1]
-        most = as_dtype(extent, tir.dtype_of(cell)) - int_const(1, cell)
-        inside = tirx.Max(tirx.Min(cell, most), tir.zero_like(cell))
-        load = tirx.BufferLoad(stream.buffer, [*line[:-1], inside])
-        return tirx.Evaluate(tir.prefetch(load, cache=1, written=stream.is_output))
-
     def _copy(self, shared: Shared, replica: Replica, first: Any) -> Any:
         """The cells of a tile's steps that all lanes read."""
         begin = first if shared.ahead else first + int_const(self.steps - 1, first)
@@ -267,7 +258,10 @@ class LaneTiles:
                         tirx.BufferStore(row_buffer, _row(value, row_buffer), staged(i, c))
                         for value, c in zip(held, lines, strict=True)
                     ]
-                return tir.seq([*out, *(self._asked_for(stream, memory(lane, c)) for c in asked)])
+                for line in (memory(lane, c) for c in asked):
+                    at = [*line[:-1], line[-1].base]
+                    out.append(asked_for(stream.buffer, at, written=stream.is_output))
+                return tir.seq(out)
 
             transposed, moved = tir.seq(transpose(c) for c in lines), loop("r", rows, row)
             return tir.seq([transposed, moved] if stream.is_output else [moved, transposed])

@@ -25,6 +25,7 @@ from tvm_scan.schedules.cpu.lane_streams import (
 from tvm_scan.schedules.cpu.plans import (
     CpuPlan,
     has_ldexp,
+    pages_ahead,
     past_caches,
     vector_branches,
     vector_plans,
@@ -75,12 +76,6 @@ class Lanes(CpuPlan):
         self.check_instructions(recurrence, machine)
 
     def _check_transpose(self, recurrence: Recurrence) -> None:
-        self.require(
-            self.prefetch == 0 or (self.transpose and 0 < self.prefetch <= 16),
-            "prefetch from 1 to 16 tiles ahead, with transpose",
-            f"prefetch={self.prefetch}, transpose={self.transpose}",
-            "leave prefetch at 0",
-        )
         if not self.transpose:
             return
         self.require(
@@ -150,7 +145,8 @@ class Lanes(CpuPlan):
                 for width in (16, 32, 64):
                     for line in past if width <= step.lanes else ():
                         yield tiles.with_(lane_block=width, nontemporal=line)
-        for plan in vector_plans(cls(ldexp=ldexp), recurrence):
+        ahead = pages_ahead(machine, recurrence)[-1]
+        for plan in vector_plans(cls(ldexp=ldexp, prefetch=ahead), recurrence):
             for line in past if plan.time_vector <= step.length else ():
                 yield plan.with_(nontemporal=line)
 

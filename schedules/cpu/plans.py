@@ -28,6 +28,10 @@ from tvm_scan.schedules.plan import Plan, ScanPlan
 VECTOR = 32
 #: Fewest steps in a chunk that are worth a task of their own.
 _LEAST_CHUNK = 16
+#: Bytes of a page, where the guesses of a prefetcher end.
+PAGE_BYTES = 4096
+#: Pages ahead of which vectors of time ask, and steps of a row for which they are compared.
+_AHEAD, _LONG = 4, 1 << 15
 #: Whether cells hold runs -> steps of a vector.
 _SHAPES = ((False, (4, 8, 16, 32)), (True, (16, 32, 64)))
 
@@ -49,7 +53,8 @@ class CpuPlan(ScanPlan):
     transpose : bool
         Vectors of lanes read and write rows along time in tiles, transposed in registers.
     prefetch : int
-        With ``transpose``: tiles ahead of which lines are asked for; 0 for what the CPU guesses.
+        How far ahead lines are asked for: tiles of ``transpose``, pages of ``PAGE_BYTES`` of
+        ``time_vector``; 0 for what the CPU guesses.
     chunks : int
         Of a lane, each a task; 0 for none.
     cache_steps : int
@@ -112,7 +117,14 @@ class CpuPlan(ScanPlan):
         )
 
     def check_vectors(self, recurrence: Recurrence) -> None:
-        """Check vectors of time."""
+        """Check vectors of time, and how far ahead they or tiles ask for lines."""
+        self.require(
+            self.prefetch == 0
+            or (0 < self.prefetch <= 16 and bool(self.transpose or self.time_vector)),
+            "prefetch from 1 to 16 tiles or pages ahead, with transpose or time_vector",
+            f"prefetch={self.prefetch}, transpose={self.transpose}, time_vector={self.time_vector}",
+            "leave prefetch at 0",
+        )
         if self.time_vector == 0:
             self.require(
                 not self.time_runs,
@@ -224,6 +236,13 @@ def vector_plans(base: Plan, recurrence: Recurrence) -> list[Plan]:
     return [base.with_(time_vector=w, time_runs=runs) for runs, widths in _SHAPES for w in widths]
 
 
+def pages_ahead(machine: Machine, recurrence: Recurrence) -> tuple[int, ...]:
+    """Pages ahead of which vectors of time may ask: of long rows, beyond the caches."""
+    step = step_of(recurrence)
+    beyond = machine.chip.is_beyond(step.loads + step.stores)
+    return (0, _AHEAD) if beyond and step.length >= _LONG else (0,)
+
+
 def vector_branches(
     base: CpuPlan, machine: Machine, recurrence: Recurrence, choices: Choices
 ) -> list[Branch]:
@@ -240,11 +259,15 @@ def vector_branches(
     """
     if not takes_time_vectors(recurrence):
         return []
-    past = past_caches(machine, recurrence, recurrence.time.var)
+    past, pages = (
+        past_caches(machine, recurrence, recurrence.time.var),
+        pages_ahead(machine, recurrence),
+    )
+    ahead = (("prefetch", pages),) if len(pages) > 1 else ()
     branches = []
     for runs, widths in _SHAPES:
         plan = base.with_(
             time_vector=widths[0], time_runs=runs, ldexp=has_ldexp(machine, recurrence)
         )
-        branches.append(Branch(plan, (*choices, ("time_vector", widths), *past)))
+        branches.append(Branch(plan, (*choices, ("time_vector", widths), *ahead, *past)))
     return branches

@@ -53,7 +53,8 @@ class TimeReduction:
     def reduce(self, held: Elements, lead: list[Any], first: Any) -> Any:
         """``held[lead]`` followed by the steps of a batch from ``first`` on."""
         groups = self.vectors.recurrence.groups
-        return tir.seq([self._group(i, g, held, lead, first) for i, g in enumerate(groups)])
+        reduced = [self._group(i, g, held, lead, first) for i, g in enumerate(groups)]
+        return tir.seq([*self.vectors.asked(first, self.steps), *reduced])
 
     def _group(self, i: int, group: Group, held: Elements, lead: list[Any], first: Any) -> Any:
         algebra, plain = group.algebra, group.algebra.plainly()

@@ -24,11 +24,13 @@ from tvm_scan.schedules.common.lanes import clear
 from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.cpu.cell_scan import CellScan
+from tvm_scan.schedules.cpu.lane_streams import asked_for, loads_along_time
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores
-from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.plans import PAGE_BYTES, CpuPlan
 from tvm_scan.schedules.cpu.reversed_rows import ReversedRows
 from tvm_scan.schedules.cpu.time_reduction import TimeReduction
 from tvm_scan.schedules.cpu.time_runs import TimeRuns
+from tvm_scan.schedules.cpu.transpose import LINE_BYTES
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
 from tvm_scan.schedules.cpu.vector_values import Vector, all_cells, on_vectors
 
@@ -143,7 +145,20 @@ class TimeVector:
         def index_at(index: Any, v: Any) -> Any:
             return self.many.instantiate(index, None, first + as_dtype(v, self.dtype))
 
-        return tir.seq([*befores, body, flush(self.held, self.many, self.width, index_at)])
+        stored = flush(self.held, self.many, self.width, index_at)
+        return tir.seq([*self.asked(first, self.width), *befores, body, stored])
+
+    def asked(self, first: Any, steps: int) -> list[Any]:
+        """Ask for the lines of so many steps, some pages after these."""
+        ahead = []
+        for load in loads_along_time(self.recurrence) if self.plan.prefetch else ():
+            size = tir.byte_size(tir.dtype_of(load.source))
+            far = self.plan.prefetch * PAGE_BYTES // size
+            for k in range(0, steps, LINE_BYTES // size):
+                time = first + int_const(far + k, first)
+                at = [self.single.instantiate(i, None, time) for i in load.indices]
+                ahead.append(asked_for(load.source, at))
+        return ahead
 
     def _across(self, make: Any) -> Any:
         """``make`` for every step of a vector."""

@@ -198,8 +198,9 @@ class VectorPhases:
         tile, row, chunk, lanes = self._axes()
         vectors = TimeVector(self.recurrence, lanes, self.plan)
         by_step = vectors.single
-        piece = chunk + int_const(1, self.dtype)
-        final = tirx.EQ(piece, self.chunks)
+        # A piece belongs to the core that reduced it, in whose caches it is; the last one is left.
+        final = tirx.EQ(chunk, tir.zero_like(chunk))
+        piece = tirx.Select(final, self.chunks, chunk)
         last = tirx.And(final, tirx.EQ(tile, self.tiles - 1))
         registers = Registers(self.recurrence.time.extent)
         done = registers.hold("done", tir.simplify(self.step * self.tiles))

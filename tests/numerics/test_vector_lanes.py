@@ -114,6 +114,30 @@ def test_asking_ahead_changes_nothing(back):
         parallelize(func, CPU, TILES.with_(prefetch=17))
 
 
+@pytest.mark.parametrize("back", [False, True], ids=["forwards", "backwards"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        ScanPlan.of("cpu", "lanes", time_vector=16),
+        ScanPlan.of("cpu", "lanes", time_vector=64, time_runs=True),
+        ScanPlan.of("cpu", "three_phase", chunks=3, time_vector=16, cache_steps=1024),
+    ],
+    ids=str,
+)
+def test_vectors_of_time_that_ask_ahead_equal_the_loop(plan, back):
+    """Within the row and beyond it; a line of both inputs for 16 steps of 4 bytes."""
+    func = program("affine", "float32", back=back, lanes=2, steps=5000)
+    arrays = arrays_of(func, "float32")
+    arrays[0] = np.sign(arrays[0]).astype("float32")
+    want = run_loop(func, arrays)
+    np.testing.assert_array_equal(run_scan(func, arrays, plan.with_(prefetch=2))[2], want[2])
+    text = parallelize(func, CPU, plan.with_(prefetch=2)).script()
+    assert text.count("T.prefetch(") >= 2 * plan.time_vector // 16 > 0
+    assert "T.prefetch(" not in parallelize(func, CPU, plan).script()
+    with pytest.raises(PlanError, match="16 tiles or pages ahead"):
+        parallelize(func, CPU, plan.with_(prefetch=17))
+
+
 @pytest.mark.parametrize("past", PAST)
 @pytest.mark.parametrize("steps", [160, 161])
 def test_results_are_asked_for_where_they_are_not_stored_past(steps, past):

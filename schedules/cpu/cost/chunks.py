@@ -17,7 +17,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Step
-from tvm_scan.schedules.cpu.cost.vectors import vector_reduction, vector_scan
+from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_reduction, vector_scan
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
@@ -61,9 +61,11 @@ def _vector_chunks(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     apply = sum((scalar_cycles(p.apply, chip) + 10) * p.cells for p in step.parts)
     again = (2 * chunks - 2) / (2 * chunks + 1)
     memory = memory_of(step, chip, past_share(plan, step), 1.0)
-    if plan.cache_steps == 0 or step.loads / tiles <= chip.private:
-        memory["moved"] += again * step.loads * (1.0 if plan.cache_steps == 0 else 0.3)
-    else:
-        memory["moved"] += again * step.loads
+    # A core replays what it has reduced.
+    share = 2 * chunks / (2 * chunks + 1) / min(chip.cores, chunks)
+    held = plan.cache_steps > 0 and step.loads / tiles * share <= chip.private
+    memory["moved"] += again * step.loads * (0.3 if held else 1.0)
+    if chip.is_beyond(memory["footprint"]):
+        memory = asked_ahead(plan, step, memory)
     alone = step.rows * tiles * chunks * apply
     return CpuWork(cycles, float(tasks), 2.0 * tiles, **memory, alone=alone)

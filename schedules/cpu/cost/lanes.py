@@ -28,7 +28,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Access, Step
-from tvm_scan.schedules.cpu.cost.vectors import vector_scan
+from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_scan
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS
 from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, block_sizes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
@@ -58,7 +58,7 @@ _OF_TILES = 0.5
 #: Lines of a set that are held for each of its ways in the nearest cache, and the share of those
 #: beyond that come from memory again. Linear recurrences of rows of 16384 steps and of 16383 take a
 #: Zen 5 in tiles of 16 rows 1.3 times as long as those of 16400, in tiles of 32 1.7 times.
-_HELD, _PUSHED = 2.7, 0.3
+_HELD, _PUSHED = 1.7, 0.3
 #: Bytes of pages whose addresses are found together, pages whose addresses the core has at hand,
 #: and of how many more all lines would come again: four arrays of rows of 432 kB take 1.8 ms in
 #: tiles of 16 rows, where those of 32 take 3.4.
@@ -81,6 +81,8 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         of_row = vector_scan(plan, step, chip, step.length)
         contested = step.rows * contested_cycles(step, chip, of_row, plan.time_vector)
         memory = with_more(memory, fetched_again(step, chip, 1, step.lanes))
+        if chip.is_beyond(memory["footprint"]):
+            memory = asked_ahead(plan, step, memory)
         return CpuWork(step.rows * of_row, float(step.rows), joins, **memory, contested=contested)
     width = min(plan.lane_block, step.lanes)
     outer = step.rows / step.lanes

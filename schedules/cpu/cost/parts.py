@@ -92,7 +92,9 @@ def step_cycles(step: Step, chip: CpuChip, done: float = 0.0) -> float:
     backwards = sum(a.times for a in moving(step) if a.store and a.along_time == -1)
     unsure = max(0.0, min(_UNSURE, step.length) - done) / max(1.0, step.length - done)
     guessed = step.body.extremes * _GUESSED * unsure
-    return scalar_cycles(step.body, chip) + rest / chip.issue + backwards * chip.descending + guessed
+    return (
+        scalar_cycles(step.body, chip) + rest / chip.issue + backwards * chip.descending + guessed
+    )
 
 
 def vector_bytes(counts: Counts, chip: CpuChip) -> float:
