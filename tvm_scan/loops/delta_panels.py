@@ -115,7 +115,7 @@ class PanelPasses:
             yield n, r * side, m * side
 
     def _transposed(self, cell: Callable[[int, Any], Expr]) -> list[Cells]:
-        """Transpose a tile, given its cell in a row and a column, by exchanging halves of two rows."""
+        """Transpose a tile, given its cell in a row and a column: halves of rows change places."""
         side, (now, then) = self.side, self.tile
         for r in range(side):
             with self.loop.over(side, "x", T.vectorized) as x:
