@@ -25,7 +25,8 @@ from bench.answers import close
 from bench.delta_peers import c_calls, onnxruntime_call, peak, transformers_rules
 from bench.memory import peak_bytes
 from bench.timing import GAP, Times, interleaved, machine
-from tvm_scan.torch.kernels.cache import kernel_at, runs_of_kernels
+from tvm_scan.torch.kernels.cache import kernel_at
+from tvm_scan.torch.kernels.events import Run, events
 
 __all__ = ["CASES", "Case", "main"]
 
@@ -109,9 +110,9 @@ def kernel_call(function: Callable[..., Any], *given: Tensor, **options: Any) ->
 
     That is, on tensors that are checked and allocated once.
     """
-    with runs_of_kernels() as gathered:
+    with events() as told:
         function.__wrapped__(*given, **options)  # past what remembers kernels
-    (run,) = gathered.runs
+    (run,) = (event for event in told if isinstance(event, Run))
     kernel = kernel_at(run.key).call
     return lambda: kernel(*run.operands)
 

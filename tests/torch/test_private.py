@@ -132,3 +132,20 @@ def test_importing_them_leaves_torchs_compiler_out():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_tensor_on_the_cpu_of_extents_and_strides(inference):
+    """As torch's public function allocates it: aligned, of the mode that is on."""
+    with torch.inference_mode(inference):
+        for shape, dtype in (
+            ((2, 3, 4), torch.float32),
+            ((0, 2), torch.bfloat16),
+            ((), torch.int8),
+        ):
+            like = torch.empty(shape, dtype=dtype)
+            found = private.empty_on_cpu(tuple(shape), like.stride(), dtype)
+            assert type(found) is torch.Tensor and found.device == like.device
+            assert (found.shape, found.stride()) == (like.shape, like.stride())
+            assert found.dtype == dtype and not found.requires_grad
+            assert found.is_inference() is inference and found.data_ptr() % 64 == 0

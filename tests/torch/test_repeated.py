@@ -1,5 +1,8 @@
 """Steps of decoding that go straight to the kernel: what they may rely on, and what not."""
 
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,6 +17,7 @@ from tests.torch.test_delta import inputs_of, reference  # noqa: E402
 from tvm_scan.torch.declare import repeated  # noqa: E402
 from tvm_scan.torch.declare import ways as remembered  # noqa: E402
 from tvm_scan.torch.kernels import cache  # noqa: E402
+from tvm_scan.torch.ops import delta  # noqa: E402
 
 OPTIONS = {"use_qk_l2norm_in_kernel": False, "inplace_final_state": True}
 
@@ -28,15 +32,18 @@ def step(seed=0, **changes):
 
 @pytest.fixture
 def ways(monkeypatch):
-    """The ways that were taken of those remembered: each tells autograd what it has written."""
+    """The ways that were taken, of functions that remember none yet: each asks for its kernel."""
     taken = []
-    run = remembered.increment_version
+    held = remembered.held_kernel
 
-    def watched(*call):
-        taken.append(call)
-        run(*call)
+    def watched(key):
+        kernel = held(key)
+        return lambda: taken.append(key) or kernel()
 
-    monkeypatch.setattr(remembered, "increment_version", watched)
+    monkeypatch.setattr(remembered, "held_kernel", watched)
+    for module, name in ((ts, "gated_delta_rule"), (ts, "kda"), (delta, "_repeated_backward")):
+        forgetful = repeated.repeated(getattr(module, name).__wrapped__)
+        monkeypatch.setattr(module, name, forgetful)
     return taken
 
 
@@ -232,3 +239,105 @@ def test_the_kernel_of_a_way_is_another_one_when_plans_are_forgotten(monkeypatch
     check(step())
     check(step())
     assert len(asked) == 1
+
+
+def test_offsets_are_read_at_every_call(ways):
+    """Those of one signature may be wrong; the next ones are not."""
+    wrong = {3: [0, 5, 2], 5: [1, 1, 2], 6: [0, 1, 3]}
+    for seed in range(8):
+        given = step(inplace_final_state=False, output_final_state=True)
+        names = ("q", "k", "v", "g", "beta")
+        given |= {n: given[n].transpose(0, 1).contiguous() for n in names}
+        offsets = torch.tensor(wrong.get(seed, [0, seed % 2, 2]))
+        if seed in wrong:
+            with pytest.raises(ValueError, match="gated_delta_rule: expected cu_seqlens rising"):
+                ts.gated_delta_rule(**given, cu_seqlens=offsets)
+            continue
+        found = ts.gated_delta_rule(**given, cu_seqlens=offsets)
+        want = ts.gated_delta_rule.__wrapped__(**given, cu_seqlens=offsets)
+        assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+    assert len(ways) == 4
+
+
+def test_a_state_with_values_first_that_is_written_to_is_no_remembered_one(ways):
+    for seed in range(3):
+        given = step(seed, state_v_first=True)
+        wanted = given | {"inplace_final_state": False, "output_final_state": True}
+        y, last = ts.gated_delta_rule.__wrapped__(**wanted)
+        found, state = ts.gated_delta_rule(**given)
+        assert state is given["initial_state"]
+        assert torch.equal(found, y) and torch.equal(state, last)
+    assert not ways
+
+
+def test_a_flat_bias_is_reshaped_at_every_call(ways):
+    for seed in range(4):
+        given = step(seed, inplace_final_state=False, output_final_state=True)
+        *_, heads = given["g"].shape
+        given["g"] = torch.rand(*given["g"].shape, 16)
+        bias = torch.rand(heads * 16)
+        options = {"use_gate_in_kernel": True, "A_log": torch.rand(heads), "dt_bias": bias}
+        found, want = (c(**given, **options) for c in (ts.kda, ts.kda.__wrapped__))
+        assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+    assert len(ways) == 3
+
+
+def test_constants_that_are_equal_and_tensors_in_their_place(ways):
+    """What is 1 is True to Python; a tensor is compared with nothing."""
+    for value in (True, True, 1, 1, 1.0, True):
+        given = step(use_qk_l2norm_in_kernel=value)
+        want = step(inplace_final_state=False, output_final_state=True)
+        want["use_qk_l2norm_in_kernel"] = True
+        for a, b in zip(
+            ts.gated_delta_rule(**given), ts.gated_delta_rule.__wrapped__(**want), strict=True
+        ):
+            assert torch.equal(a, b)
+    for scale in (0.5, 0.5, torch.rand(3), torch.tensor(0.5)):
+        if isinstance(scale, torch.Tensor):
+            with pytest.raises(ValueError, match="expected a scale that is a number"):
+                ts.gated_delta_rule(**step(scale=scale))
+        else:
+            check(step(scale=scale), scale)
+
+
+def test_results_of_inference_are_those_of_no_other_mode(ways):
+    """Modes in turns: a result of inference mode is refused by autograd, another one is not."""
+    for seed in range(4):
+        given = step(seed, inplace_final_state=False, output_final_state=True)
+        with torch.inference_mode():
+            assert all(r.is_inference() for r in ts.gated_delta_rule(**given))
+            inside = {n: t.clone() if isinstance(t, torch.Tensor) else t for n, t in given.items()}
+            assert all(r.is_inference() for r in ts.gated_delta_rule(**inside))
+        assert not any(r.is_inference() for r in ts.gated_delta_rule(**given))
+        ts.gated_delta_rule(**inside)
+    assert ways
+
+
+def test_threads_that_make_the_same_steps(ways):
+    """Each on its own tensors, of two signatures in turns."""
+
+    def run(seed):
+        for number in range(20):
+            scale = (None, 0.5)[number % 2]
+            check(step_of(seed + number, scale), scale)
+        return True
+
+    steps = {(n, s): step(n, scale=s) for n in range(100) for s in (None, 0.5)}
+
+    def step_of(seed, scale):
+        given = steps[seed, scale]
+        return given | {"initial_state": given["initial_state"].clone()}
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(run, range(0, 80, 20)))
+    assert len(ways) > 40
+
+
+def test_a_forked_child_goes_on_with_the_ways_of_its_parent(ways):
+    for seed in range(3):
+        check(step(seed))
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=lambda: check(step(5)))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0

@@ -10,6 +10,7 @@ from tests.torch.test_repeated import ways as _ways  # noqa: E402
 
 TRAINED = {"inplace_final_state": False, "output_final_state": True}
 ways = _ways  # the fixture, of its name here
+UNREMEMBERED = ts.gated_delta_rule.__wrapped__
 LEAVES = ("q", "k", "v", "g", "beta", "initial_state")
 
 
@@ -98,3 +99,47 @@ def test_a_remembered_derivative_has_one(ways):
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             results[0].sum().backward()
     assert ways
+
+
+#: Calls of other forms: options, and the tensors that they have besides.
+FORMS = {
+    "no state": {"initial_state": None},
+    "neither": {"initial_state": None, "output_final_state": False},
+    "values first": {"state_v_first": True},
+    "values first of none": {"state_v_first": True, "initial_state": None},
+    "packed": {"cu_seqlens": (0, 3, 4)},
+    "packed without a state": {"cu_seqlens": (0, 1, 4), "initial_state": None},
+}
+
+
+def formed(form, seed, leaves):
+    """Arguments of a call of a form, and those of them that have a gradient."""
+    given, _ = trained(seed, ())
+    offsets = form.get("cu_seqlens")
+    if offsets is not None:
+        names = ("q", "k", "v", "g", "beta")
+        given |= {n: torch.cat([*given[n]])[None].contiguous() for n in names}
+        # Of other sequences each time, in another type of integers at times.
+        start = 1 + seed % 2
+        form = form | {"cu_seqlens": torch.tensor([0, start, 4], dtype=torch.int32)}
+    given |= form
+    return given, [given[n].requires_grad_() for n in leaves if given.get(n) is not None]
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("leaves", [LEAVES, ()], ids=["trained", "inferred"])
+def test_every_form_is_its_kernels_at_once(ways, form, leaves):
+    for seed in range(5):
+        given, wanting = formed(form, seed, leaves)
+        kept = {n: t.detach().clone() for n, t in given.items() if isinstance(t, torch.Tensor)}
+        count, both = len(ways), []
+        for call in (ts.gated_delta_rule, UNREMEMBERED):
+            results = [r for r in call(**given) if r is not None]
+            both.append((len(ways), results))
+            if wanting:
+                total = sum((r.double() ** 3).sum() for r in results)
+                results += torch.autograd.grad(total, wanting)
+        (taken, found), (_, want) = both
+        assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
+        assert all(torch.equal(given[n], tensor) for n, tensor in kept.items())
+    assert taken == count + 1

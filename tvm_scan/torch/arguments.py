@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.kernels.devices import has_kernels
+from tvm_scan.torch.kernels.events import converted, noted
 from tvm_scan.torch.private import is_mapped, is_watched
 
 #: Dtypes without recurrences of their own.
@@ -96,11 +97,12 @@ def check_offsets(owner: str, offsets: Tensor, length: int) -> None:
 
 def offsets_of(owner: str, cu_seqlens: Tensor, length: int) -> Tensor:
     """Return offsets of packed sequences in int64, checked where their values can be asked."""
-    offsets = cu_seqlens.to(torch.int64)
+    offsets = converted(cu_seqlens, torch.int64)
     # Not without waiting for a GPU, and not at all while a program is traced.
     asked = offsets.is_cpu and not torch.compiler.is_compiling()
     if asked and not is_watched() and not is_mapped(offsets):
         check_offsets(owner, offsets, length)
+        noted(None, check_offsets, owner, offsets, length)
     return offsets
 
 

@@ -34,6 +34,11 @@ function_modes = torch._C._len_torch_function_stack
 #: whether it is given one tensor: 0.1 microseconds, and twice that after an idle moment.
 increment_version = torch._C._increment_version
 
+#: Allocates a tensor, given its extents, strides and dtype. The public one that says the same takes
+#: 0.74 instead of 0.43 microseconds (a Zen 5); compiled programs allocate by it.
+empty_on_cpu: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+empty_on_cpu = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Whether a transform of torch.func is in progress: torch says so nowhere else. With `is_watched`

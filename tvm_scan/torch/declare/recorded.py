@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from tvm_scan.torch.declare.transformed import Setup, gives_list
-from tvm_scan.torch.kernels.cache import note_recording
+from tvm_scan.torch.declare.transformed import Setup, gives_list, of_each
+from tvm_scan.torch.kernels import events
 from tvm_scan.torch.private import schema_of
 
 
@@ -37,31 +37,32 @@ def recorded(
     -------
     callable or None
         Of the arguments. None where one is a list, whose tensors autograd would not see.
-        `runs_of_kernels` is told of its calls, with a function that makes one alike: it takes the
-        arguments, and last what does the implementation's part, given them as a tuple.
+        `kernels.events` is told of its calls, with a function that makes one alike: it takes the
+        arguments, and last what does the implementation's part.
     """
     kinds, is_list = [str(a.type) for a in schema_of(overload).arguments], gives_list(overload)
     if "List[Tensor]" in kinds:
         return None
+
+    pull = of_each(backward, overload)
 
     class Function(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *passed: Any) -> Any:
             # Last, for backward asks by number which arguments need gradients.
             arguments, way = passed[:-1], passed[-1]
-            results = implementation(*arguments) if way is None else way(arguments)
+            results = implementation(*arguments) if way is None else way(*arguments)
             setup(ctx, arguments, results)
             return tuple(results) if is_list else results
 
         @staticmethod
         def backward(ctx: Any, *grads: Any) -> Any:
-            return (*(backward(ctx, list(grads)) if is_list else backward(ctx, *grads)), None)
+            return (*pull(ctx, *grads), None)
 
     apply = Function.apply
 
     def call(*arguments: Any) -> Any:
-        results = apply(*arguments, None)
-        note_recording(apply, arguments, results)
+        results = events.recorded(apply, arguments)
         return list(results) if is_list else results
 
     return call

@@ -11,15 +11,14 @@ quicker than to make a key.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, is_grad_enabled
 
-from tvm_scan.torch.declare.ways import Way, pick, way_of
-from tvm_scan.torch.kernels.cache import runs_of_kernels
+from tvm_scan.torch.declare.ways import Way, way_of
+from tvm_scan.torch.kernels.events import events
 from tvm_scan.torch.kernels.runtime import ALIGNMENT
 from tvm_scan.torch.private import (
     dual_level_is_open,
@@ -33,25 +32,14 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class _Shortcut:
-    """A way, and what the values of a call are compared with before it is taken.
+class _Shortcut(NamedTuple):
+    """What the call of one signature may be taken by at once."""
 
-    The values of one signature differ in the cells and the addresses of tensors alone.
-    """
-
-    #: Arguments that are passed by name, and the types of all values.
+    #: Arguments that are passed by name, and how many values there are.
     names: tuple[str, ...]
-    types: tuple[type, ...]
-    #: What is no tensor, and the function that picks it.
-    constants_of: Callable[[tuple[Any, ...]], tuple[Any, ...]]
-    constants: tuple[Any, ...]
-    #: The tensors, and whether they are like those of the signature.
-    tensors_of: Callable[[tuple[Any, ...]], tuple[Any, ...]]
-    alike: Callable[..., bool]
-    #: Where one of them has a gradient, whether gradients were enabled; None where none has.
-    enabled: bool | None
-    way: Way
+    size: int
+    #: Of the values: the result, or None where more than cells and addresses of tensors differ.
+    take: Callable[..., Any]
 
 
 #: What is no tensor and may stand in a signature.
@@ -60,75 +48,59 @@ _NUMBERS = (bool, int, float, str)
 _MOST, _RECENT = 1024, 4
 
 
-def repeated(
-    when: Callable[[Mapping[str, object]], bool],
-) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+def repeated(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Make a function remember the kernels of its signatures.
 
     Parameters
     ----------
-    when : callable
-        Given what is passed by name: whether the call may be remembered. What it does must follow
-        from shapes, dtypes, strides and from what is no tensor, not from the values of tensors,
-        and its result must be a tuple or a list, of new tensors that a kernel writes alone.
+    function : callable
+        What it does must follow from shapes, dtypes, strides and from what is no tensor, not from
+        the values of tensors, unless it is told (`events.noted`). Its result must be a tuple or a
+        list, of new tensors that a kernel writes alone.
 
     Returns
     -------
     callable
-        A decorator.
+        That does the same.
     """
+    ways: dict[Any, Way | None] = {}
+    #: The last ones.
+    recent: list[_Shortcut] = []
 
-    def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        ways: dict[Any, Way | None] = {}
-        #: The last ones.
-        recent: list[_Shortcut] = []
+    @functools.wraps(function)
+    def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        # `is_compiling` first: what comes after it is not traced.
+        if torch.compiler.is_compiling():
+            return function(*arguments, **named)
+        values, names = (*arguments, *named.values()), tuple(named)
+        # What sees operators, or transforms them, `tensor_check` answers for.
+        if recent and not function_modes() and not dual_level_is_open():
+            for passed, size, take in recent:
+                if names == passed and len(values) == size:
+                    result: Result | None = take(*values)
+                    if result is not None:
+                        return result
+        # Of a transform or a mode tensors may have no data to ask for.
+        if transforms_active() or is_watched():
+            return function(*arguments, **named)
+        key = _signature(values, names)
+        if key is None:
+            return function(*arguments, **named)
+        way = ways.get(key, ways)
+        if way is ways:
+            if len(ways) >= _MOST:
+                ways.clear()
+            with events() as told:
+                result = function(*arguments, **named)
+            ways[key] = way_of(told, values, result)
+            return result
+        if not isinstance(way, Way):
+            return function(*arguments, **named)
+        if (last := _shortcut(way, values, names)) is not None:
+            recent[:] = [last, *recent[: _RECENT - 1]]
+        return way.function()(*values)  # type: ignore[no-any-return]
 
-        @functools.wraps(function)
-        def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
-            # `is_compiling` first: what comes after it is not traced.
-            if torch.compiler.is_compiling():
-                return function(*arguments, **named)
-            values, names = (*arguments, *named.values()), tuple(named)
-            # What sees operators, or transforms them, `alike` answers for.
-            if recent and not function_modes() and not dual_level_is_open():
-                types = tuple(map(type, values))
-                for short in recent:
-                    # The types first: a tensor would compare its cells with a constant.
-                    if (
-                        types == short.types
-                        and names == short.names
-                        and short.constants_of(values) == short.constants
-                        and short.alike(*(tensors := short.tensors_of(values)))
-                        and (short.enabled is None or short.enabled is is_grad_enabled())
-                    ):
-                        bits = 0
-                        for tensor in tensors:
-                            bits |= tensor.data_ptr()
-                        if not bits % ALIGNMENT:
-                            return short.way(values)  # type: ignore[no-any-return]
-            # Of a transform or a mode tensors may have no data to ask for.
-            if not when(named) or transforms_active() or is_watched():
-                return function(*arguments, **named)
-            key = _signature(values, names)
-            if key is None:
-                return function(*arguments, **named)
-            way = ways.get(key, ways)
-            if way is ways:
-                if len(ways) >= _MOST:
-                    ways.clear()
-                with runs_of_kernels() as gathered:
-                    result = function(*arguments, **named)
-                ways[key] = way_of(gathered, values, result)
-                return result
-            if not callable(way):
-                return function(*arguments, **named)
-            if (last := _shortcut(way, values, names)) is not None:
-                recent[:] = [last, *recent[: _RECENT - 1]]
-            return way(values)  # type: ignore[no-any-return]
-
-        return call
-
-    return decorate
+    return call
 
 
 def _shortcut(way: Way, values: tuple[Any, ...], names: tuple[str, ...]) -> _Shortcut | None:
@@ -136,15 +108,28 @@ def _shortcut(way: Way, values: tuple[Any, ...], names: tuple[str, ...]) -> _Sho
 
     There is none where two arguments are one tensor.
     """
-    numbers = [n for n, value in enumerate(values) if isinstance(value, Tensor)]
-    if len({id(values[n]) for n in numbers}) < len(numbers):
+    tensors: dict[str, Tensor] = {}
+    constants: dict[str, Any] = {}
+    conditions = []
+    for name, value in zip(way.arguments, values, strict=True):
+        if isinstance(value, Tensor):
+            tensors[name] = value
+        elif value is None or isinstance(value, bool):
+            conditions.append(f"{name} is {value}")
+        else:
+            # The type first: a tensor would compare its cells with a constant.
+            constants |= {f"type_of_{name}": type(value), f"value_of_{name}": value}
+            conditions.append(f"type({name}) is type_of_{name} and {name} == value_of_{name}")
+    if len({id(tensor) for tensor in tensors.values()}) < len(tensors):
         return None
-    tensors_of = pick(numbers)
-    constants_of = pick([n for n in range(len(values)) if n not in numbers])
-    types, alike = tuple(map(type, values)), tensor_check(tensors_of(values))
-    constants = constants_of(values)
-    enabled = is_grad_enabled() if any(t.requires_grad for t in tensors_of(values)) else None
-    return _Shortcut(names, types, constants_of, constants, tensors_of, alike, enabled, way)
+    if any(tensor.requires_grad for tensor in tensors.values()):
+        conditions.append(f"is_grad_enabled() is {is_grad_enabled()}")
+        constants["is_grad_enabled"] = is_grad_enabled
+    conditions.append(f"alike({', '.join(tensors)})")
+    constants["alike"] = tensor_check(list(tensors.values()))
+    addresses = " | ".join(f"{name}.data_ptr()" for name in tensors)
+    conditions.append(f"not ({addresses}) % {ALIGNMENT}")
+    return _Shortcut(names, len(values), way.function(*conditions, **constants))
 
 
 def _signature(values: Sequence[Any], named: Iterable[str]) -> Any:

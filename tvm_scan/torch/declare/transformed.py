@@ -59,9 +59,10 @@ def transformed(
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         setup(ctx, _whole(inputs), output)
 
+    backward = of_each(backward, overload)
+
     def pull(ctx: Any, *grads: Any) -> Any:
-        gradients = backward(ctx, list(grads)) if is_list else backward(ctx, *grads)
-        return (*pytree.tree_leaves(gradients), None)
+        return (*pytree.tree_leaves(backward(ctx, *grads)), None)
 
     # How torch wants them; mypy holds them to the signatures of the base class.
     Function.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
@@ -74,6 +75,16 @@ def transformed(
         return list(results) if is_list else results
 
     return call
+
+
+def of_each(backward: Callable[..., Any], overload: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an operator's derivative as a function of the gradient of each result.
+
+    As it is registered, that of an operator with a list of results takes a list.
+    """
+    if not gives_list(overload):
+        return backward
+    return lambda ctx, *grads: backward(ctx, list(grads))
 
 
 def gives_list(overload: Callable[..., Any]) -> bool:

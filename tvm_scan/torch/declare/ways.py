@@ -1,205 +1,186 @@
-"""The one kernel of a call, and where its operands are among the arguments.
+"""What a call did, as the source of a function that does the same to other tensors.
 
-`repeated` remembers calls by these.
+`repeated` remembers calls by these. A line of source is quicker than what walks a list of steps:
+of 4 microseconds beside the kernel of a step of decoding it takes one.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from operator import itemgetter
-from typing import Any
+from types import CodeType
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from tvm_scan.torch.kernels import runtime
-from tvm_scan.torch.kernels.cache import Gathered, Recording, Run, held_kernel
-from tvm_scan.torch.kernels.runtime import ALIGNMENT, LARGE, aligned_empty, launch, prepared
+from tvm_scan.torch.kernels.cache import held_kernel
+from tvm_scan.torch.kernels.events import Event, Recording, Run, Step
+from tvm_scan.torch.kernels.runtime import ALIGNMENT, prepared
 from tvm_scan.torch.private import increment_version
 
-_empty_like = torch.empty_like
+
+class Way(NamedTuple):
+    """The lines of a function of the values of a call, and what they name beside these."""
+
+    size: int
+    lines: tuple[str, ...]
+    names: dict[str, Any]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The names of the values."""
+        return [f"a{number}" for number in range(self.size)]
+
+    def function(self, *conditions: str, **names: Any) -> Callable[..., Any]:
+        """Make the function, which returns None where a condition does not hold."""
+        lines = self.lines
+        if conditions:
+            lines = (f"if not ({' and '.join(conditions)}): return None", *lines)
+        head = f"def way({', '.join(self.arguments)}):"
+        known = {**self.names, **names}
+        exec(_code("\n ".join((head, *lines))), known)
+        function: Callable[..., Any] = known["way"]
+        return function
 
 
-#: Runs a kernel on the arguments of a call, and returns the call's results.
-Way = Callable[[tuple[Any, ...]], Any]
+@functools.lru_cache(maxsize=1024)  # to compile takes a hundred times as long as to run
+def _code(source: str) -> CodeType:
+    return compile(source, "<tvm_scan: a repeated call>", "exec")
 
 
-def pick(indices: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """Return a function of a tuple: the tuple of what it has at some indices."""
-    if len(indices) > 1:
-        return itemgetter(*indices)  # of one index it returns no tuple, of a slice it does
-    (start,) = indices or (0,)
-    return itemgetter(slice(start, start + len(indices)))
+def way_of(events: Sequence[Event], values: Sequence[Any], result: Any) -> Way | None:
+    """Return the way of a call, given what it told.
 
+    Parameters
+    ----------
+    events : sequence
+        What `events` gathered.
+    values : sequence
+        The arguments of the call.
+    result : Any
+        What it returned.
 
-def _like(result: Tensor, values: Sequence[Any]) -> int:
-    """Return an argument with the shape, strides, dtype and device of a result, or -1.
-
-    A large result is none's: `aligned_empty` asks for large pages.
+    Returns
+    -------
+    Way or None
+        None where it ran more than one kernel, returned no tuple or list, or used a tensor of which
+        nothing was told.
     """
-    if result.nbytes >= LARGE:
-        return -1
-
-    def kind(tensor: Tensor) -> tuple[Any, ...]:
-        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-
-    return next(
-        (n for n, v in enumerate(values) if isinstance(v, Tensor) and kind(v) == kind(result)), -1
-    )
-
-
-def _index(values: Sequence[Any], value: Any) -> int:
-    """Return where an object itself is among others, or -1."""
-    return next((n for n, other in enumerate(values) if other is value), -1)
-
-
-def way_of(gathered: Gathered, values: Sequence[Any], result: Any) -> Way | None:
-    """The way of a call, given the kernels that it ran; None where it is more than one kernel."""
-    if len(gathered.runs) != 1:
+    kernels = [event for event in events if not isinstance(event, Step)]
+    if len(kernels) != 1 or not isinstance(result, (tuple, list)):
         return None
-    (run,), conversions = gathered.runs, gathered.conversions
-    if not gathered.recordings:
-        return _of_kernel(run, conversions, gathered.copies, values, result)
-    if len(gathered.recordings) > 1:
+    source, needed = _Source(values), _needed(events, result)
+    try:
+        for event in events:
+            if isinstance(event, Run):
+                source.run(event, result)
+            elif isinstance(event, Recording):
+                source.record(event)
+            elif event.result is None or id(event.result) in needed:
+                source.step(event)
+        return source.way(result)
+    except _UnknownTensorError:
         return None
-    (recording,) = gathered.recordings
-    # What is converted is so before autograd records the kernel, and after.
-    inner = _of_kernel(run, [], gathered.copies, recording.arguments, recording.results)
-    return None if inner is None else _of_recording(recording, inner, conversions, values, result)
 
 
-def _of_recording(
-    recording: Recording,
-    inner: Way,
-    conversions: Sequence[tuple[Tensor, Tensor]],
-    values: Sequence[Any],
-    result: Any,
-) -> Way | None:
-    """The way of a call that autograd recorded, given that of what it recorded."""
-    sources = {id(to): source for source, to in conversions}
-    numbers: tuple[Any, ...] = ()
-    #: Arguments that are recorded in another dtype.
-    changed: list[tuple[int, torch.dtype]] = []
-    parts: list[tuple[int, int]] = []
-    for argument in recording.arguments:
-        source = sources.get(id(argument), argument)
-        number = _index(values, source)
-        if not isinstance(argument, Tensor):
-            parts.append((1, len(numbers)))
-            numbers += (argument,)
-        elif number < 0:  # something else was computed of the arguments
-            return None
-        else:
-            is_changed = source is not argument
-            parts.append((2, len(changed)) if is_changed else (0, number))
-            changed += [(number, argument.dtype)] * is_changed
-    starts = list(accumulate((len(values), len(numbers)), initial=0))
-    arguments_of = pick([starts[part] + index for part, index in parts])
-    known = (*recording.results, None)
-    results: list[int] = []
-    for part in result:
-        results.append(_index(known, sources.get(id(part), part)))
-    if -1 in results:
-        return None
-    converted = [(n, part.dtype) for n, part in enumerate(result) if id(part) in sources]
-    call, results_of, kind = recording.call, pick(results), type(result)
-
-    def way(values: tuple[Any, ...]) -> Any:
-        pool = values + numbers
-        for number, dtype in changed:
-            pool += (values[number].to(dtype),)
-        return _finished(results_of((*call(*arguments_of(pool), inner), None)), converted, kind)
-
-    return way
+def _needed(events: Sequence[Event], result: Sequence[Any]) -> set[int]:
+    """Ids of the values that a result is made of."""
+    needed = {id(part) for part in result}
+    for event in reversed(events):
+        if isinstance(event, Run):
+            needed |= {id(operand) for operand in event.operands}
+        elif not isinstance(event, Step) or event.result is None or id(event.result) in needed:
+            needed |= {id(argument) for argument in event.arguments}
+    return needed
 
 
-def _finished(results: tuple[Any, ...], converted: list[tuple[int, torch.dtype]], kind: Any) -> Any:
-    """Give results the dtypes of a call, and the type."""
-    if converted:
-        wide = [*results]
-        for index, dtype in converted:
-            wide[index] = wide[index].to(dtype)
-        results = tuple(wide)
-    return results if kind is tuple else list(results)
+class _UnknownTensorError(Exception):
+    """Something else was computed of the arguments than was told."""
 
 
-def _of_kernel(
-    run: Run,
-    conversions: Sequence[tuple[Tensor, Tensor]],
-    copies: Sequence[tuple[Tensor, Tensor]],
-    values: Sequence[Any],
-    result: Any,
-) -> Way | None:
-    """The way of a call that is a run of a kernel; None where it is more than that."""
-    sources = {id(to): source for source, to in conversions}
-    new_ids = {id(sources.get(id(part), part)) for part in result}
-    numbers: tuple[Any, ...] = ()
-    #: Arguments that the kernel reads in another dtype, and whether they are copied then, since
-    #: they lie in memory otherwise than it reads them.
-    changed: list[tuple[int, torch.dtype, bool]] = []
-    #: Operands that a call makes: an argument that is like it, which is told quicker, or -1.
-    new: list[tuple[int, torch.Size, torch.dtype, torch.device]] = []
-    #: Of those, what is a copy first, and of which argument.
-    filled: list[tuple[int, int]] = []
-    # Of each operand, in which of the parts of what a call gathers it is, and where there.
-    parts: list[tuple[int, int]] = []
-    for operand in run.operands:
-        source = sources.get(id(operand), operand)
-        number = _index(values, source)
-        if not isinstance(operand, Tensor):
-            parts.append((1, len(numbers)))
-            numbers += (operand,)
-        elif number >= 0:
-            is_copied = prepared(operand.detach()).data_ptr() != operand.data_ptr()
-            is_changed = is_copied or source is not operand
-            parts.append((2, len(changed)) if is_changed else (0, number))
-            changed += [(number, operand.dtype, is_copied)] * is_changed
-        elif id(operand) in new_ids:
-            parts.append((3, len(new)))
-            new.append((_like(operand, values), operand.shape, operand.dtype, operand.device))
-            source = next((source for source, to in copies if to is operand), operand)
-            if source is not operand:
-                number = _index(values, source)
-                if number < 0:
-                    return None
-                filled.append((len(new) - 1, number))
-        else:  # something else was computed of the arguments
-            return None
-    starts = list(accumulate((len(values), len(numbers), len(changed)), initial=0))
-    operands = [starts[part] + index for part, index in parts]
-    results: list[int] = []
-    for part in result:
-        index = _index(run.operands, sources.get(id(part), part))
-        # What a kernel writes to a copy is in no argument.
-        if index < 0 or parts[index][0] == 2:
-            return None
-        results.append(operands[index])
-    converted = [(n, part.dtype) for n, part in enumerate(result) if id(part) in sources]
-    #: Arguments that are results, too: autograd is told that the kernel wrote to them.
-    written = pick([index for index in results if index < len(values)])
-    kernel, operands_of, results_of = held_kernel(run.key), pick(operands), pick(results)
-    kind, start = type(result), starts[3]
+class _Source:
+    """The source of a way, line by line.
 
-    def way(values: tuple[Any, ...]) -> Any:
-        pool = values + numbers
-        for number, dtype, is_copied in changed:
-            tensor = values[number].to(dtype)
-            pool += (prepared(tensor) if is_copied else tensor,)
-        for like, shape, dtype, device in new:
-            tensor = _empty_like(values[like]) if like >= 0 else None
-            if tensor is None or tensor.data_ptr() % ALIGNMENT:
-                tensor = aligned_empty(shape, dtype, device)
-            pool += (tensor,)
-        for index, number in filled:
-            pool[start + index].copy_(values[number])
-        if runtime.substitute is None:  # asked here, since a frame takes time
-            kernel()(*operands_of(pool))
-        else:
-            launch(kernel(), *operands_of(pool))
-        increment_version(written(values))
-        if not converted and kind is tuple:  # asked here, since a frame takes time
-            return results_of(pool)
-        return _finished(results_of(pool), converted, kind)
+    Parameters
+    ----------
+    values : sequence
+        The arguments of the call.
+    """
 
-    return way
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._size = len(values)
+        self._lines: list[str] = []
+        self._names: dict[str, Any] = {"prepared": prepared, "increment_version": increment_version}
+        #: Names of tensors by their ids.
+        self._tensors: dict[int, str] = {}
+        for number, value in enumerate(values):
+            if isinstance(value, Tensor):
+                self._tensors.setdefault(id(value), f"a{number}")
+        #: The arguments to which a kernel may have written.
+        self._open: set[str] = set()
+
+    def _name(self, value: Any) -> str:
+        if isinstance(value, Tensor):
+            if id(value) not in self._tensors:
+                raise _UnknownTensorError
+            return self._tensors[id(value)]
+        return self._constant(value)
+
+    def _constant(self, value: Any) -> str:
+        name = f"c{len(self._names)}"
+        self._names[name] = value
+        return name
+
+    def _call(self, function: Any, arguments: Sequence[str]) -> str:
+        return f"{self._constant(function)}({', '.join(arguments)})"
+
+    def _new(self, tensor: Tensor) -> str:
+        return self._tensors.setdefault(id(tensor), f"t{len(self._tensors)}")
+
+    def step(self, step: Step) -> None:
+        """Make a tensor."""
+        call = self._call(step.function, [self._name(value) for value in step.arguments])
+        result = step.result
+        self._lines.append(call if result is None else f"{self._new(result)} = {call}")
+
+    def run(self, run: Run, result: Sequence[Any]) -> None:
+        """Run a kernel."""
+        names = []
+        for operand in run.operands:
+            name = self._name(operand)
+            names.append(name)
+            if not isinstance(operand, Tensor):
+                continue
+            # What lies in memory otherwise than a kernel reads it is copied.
+            if prepared(operand.detach()).data_ptr() != operand.data_ptr():
+                names[-1] = f"prepared({name})"
+            elif name.startswith("a"):
+                self._open.add(name)
+            else:
+                self._lines.append(f"if {name}.data_ptr() % {ALIGNMENT}: {name} = prepared({name})")
+        kernel = self._constant(held_kernel(run.key))
+        self._lines.append(f"{kernel}()({', '.join(names)})")
+        # Autograd is told of arguments that are results, too.
+        written = self._open & {self._tensors.get(id(part), "") for part in result}
+        if written:
+            self._lines.append(f"increment_version(({', '.join(sorted(written))},))")
+
+    def record(self, recording: Recording) -> None:
+        """Make a call that autograd records."""
+        names = [self._name(value) for value in recording.arguments]
+        inner = way_of(recording.inside, recording.arguments, recording.results)
+        if inner is None:
+            raise _UnknownTensorError
+        names.append(self._constant(inner.function()))
+        results = "".join(f"{self._new(part)}, " for part in recording.results)
+        self._lines.append(f"{results}= {self._call(recording.call, names)}")
+
+    def way(self, result: Sequence[Any]) -> Way:
+        """Return the way to a result."""
+        names = ["None" if part is None else self._name(part) for part in result]
+        # What a kernel wrote to a copy is in no argument.
+        if any(name.startswith("a") and name not in self._open for name in names):
+            raise _UnknownTensorError
+        form = "[{}]" if isinstance(result, list) else "({},)"
+        lines = (*self._lines, f"return {form.format(', '.join(names))}")
+        return Way(self._size, lines, self._names)

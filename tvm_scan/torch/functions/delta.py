@@ -9,10 +9,11 @@ from torch import Tensor
 from tvm_scan.torch.arguments import check
 from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.declare.repeated import repeated
-from tvm_scan.torch.functions.delta_call import DeltaCall, is_unpacked
+from tvm_scan.torch.functions.delta_call import DeltaCall
+from tvm_scan.torch.kernels.events import noted
 
 
-@repeated(is_unpacked)
+@repeated
 @checked
 def delta_rule(
     q: Annotated[Tensor, "batch length heads keys"],
@@ -70,7 +71,7 @@ def delta_rule(
     return call.run(output_final_state, inplace_final_state)
 
 
-@repeated(is_unpacked)
+@repeated
 @checked
 def gated_delta_rule(
     q: Annotated[Tensor, "batch length heads keys"],
@@ -162,7 +163,7 @@ def gated_delta_rule(
     return call.run(output_final_state, inplace_final_state)
 
 
-@repeated(is_unpacked)
+@repeated
 @checked
 def kda(
     q: Annotated[Tensor, "batch length heads keys"],
@@ -234,13 +235,15 @@ def kda(
     if dt_bias is not None:
         fits, found = dt_bias.numel() == g.shape[2] * g.shape[3], tuple(dt_bias.shape)
         check(fits, "kda", "a dt_bias for every head and key", found, "reshape it")
-        dt_bias = dt_bias if dt_bias.dim() == 2 else dt_bias.reshape(g.shape[2:])
+        if dt_bias.dim() != 2:
+            shape = g.shape[2:]
+            dt_bias = noted(dt_bias.reshape(shape), Tensor.reshape, dt_bias, shape)
     call.gate(g, use_gate_in_kernel, A_log, dt_bias, lower_bound)
     call.between(initial_state, cu_seqlens, state_v_first)
     return call.run(output_final_state, inplace_final_state)
 
 
-@repeated(is_unpacked)
+@repeated
 @checked
 def rwkv7(
     r: Annotated[Tensor, "batch length heads keys"],

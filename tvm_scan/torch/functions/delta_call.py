@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from numbers import Number
 from typing import Any
 
@@ -10,14 +9,9 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check, offsets_of, wide_dtype
-from tvm_scan.torch.kernels.cache import converted
+from tvm_scan.torch.kernels.events import converted, noted
 from tvm_scan.torch.ops.delta import delta_scan, delta_step
 from tvm_scan.torch.ops.delta_tensors import DeltaTensors
-
-
-def is_unpacked(named: Mapping[str, object]) -> bool:
-    """Return whether no offsets of packed sequences are passed, whose values have to be checked."""
-    return named.get("cu_seqlens") is None
 
 
 class DeltaCall:
@@ -119,9 +113,9 @@ class DeltaCall:
         state = self.initial
         if state is None:
             check(not in_place, self.owner, "an initial_state to write to", None, "pass one")
-            state = like.new_zeros(self.shape)
+            state = noted(like.new_zeros(self.shape), Tensor.new_zeros, like, self.shape)
         first = converted(state, like.dtype)
-        first = first.mT if self.v_first else first
+        first = _turned(first) if self.v_first else first
         fields: dict[str, Any] = dict.fromkeys(DeltaTensors._fields) | named
         tensors = DeltaTensors(**fields | {"h0": first, "offsets": self.offsets})
         reads = "; ".join(f"{n}: {', '.join(chain)}" for n, chain in self.reads.items() if chain)
@@ -130,7 +124,9 @@ class DeltaCall:
             return converted(y, dtype), state
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         y, last, *_ = delta_scan(*tensors, self.scale, reads, keep)
-        last = last.mT.contiguous() if self.v_first else last
+        if self.v_first:
+            turned = _turned(last)
+            last = noted(turned.contiguous(), Tensor.contiguous, turned)
         return converted(y, dtype), (last if wants_state else None)
 
     def _in_place(self, tensors: DeltaTensors, reads: str, state: Tensor) -> Tensor:
@@ -144,3 +140,12 @@ class DeltaCall:
             y, last, *_ = delta_scan(*tensors, self.scale, reads, False)
             state.copy_(last.mT if self.v_first else last)
         return y
+
+
+def _transposed(states: Tensor) -> Tensor:
+    return states.mT
+
+
+def _turned(states: Tensor) -> Tensor:
+    """States with their two last axes exchanged."""
+    return noted(_transposed(states), _transposed, states)

@@ -13,17 +13,16 @@ import json
 import logging
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from tvm_scan._locks import ForkSafeLock
 from tvm_scan.torch import entries
-from tvm_scan.torch.kernels import devices
+from tvm_scan.torch.kernels import devices, runtime
 from tvm_scan.torch.kernels.building import (
     SERIAL,
     build_kernel,
@@ -34,8 +33,9 @@ from tvm_scan.torch.kernels.building import (
 )
 from tvm_scan.torch.kernels.devices import CPU, Device
 from tvm_scan.torch.kernels.digest import environment
+from tvm_scan.torch.kernels.events import Run, note
 from tvm_scan.torch.kernels.records import plan_sources, user_records
-from tvm_scan.torch.kernels.runtime import aligned_like, load_runtime, prepared
+from tvm_scan.torch.kernels.runtime import launch, load_runtime, prepared
 from tvm_scan.torch.kernels.scratch import QUESTION, shapes_of
 from tvm_scan.torch.kernels.spec import KernelSpec
 from tvm_scan.torch.kernels.team import run_on_torchs_threads
@@ -64,39 +64,10 @@ class _Built:
 _CallKey = tuple[KernelSpec, tuple[int, ...], Device]
 
 
-class Run(NamedTuple):
-    """A run of a kernel: what it is known by, and what it was run on."""
-
-    key: _CallKey
-    operands: tuple[Any, ...]
-
-
-class Recording(NamedTuple):
-    """A call that autograd recorded: how to make one alike, what it took and what it gave."""
-
-    call: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    results: Any
-
-
-class Gathered(NamedTuple):
-    """Runs that `runs_of_kernels` gathers, and tensors with what `converted` made of them.
-
-    Further tensors with what `copied` made of them, and calls that `note_recording` is told.
-    """
-
-    runs: list[Run]
-    conversions: list[tuple[torch.Tensor, torch.Tensor]]
-    copies: list[tuple[torch.Tensor, torch.Tensor]]
-    recordings: list[Recording]
-
-
 #: Another one where plans are forgotten: none is emptied.
 _calls: dict[_CallKey, _Built] = {}
 _libraries: dict[tuple[KernelSpec, str, Device], _Built] = {}
 _building = ForkSafeLock()
-#: Of each thread the runs that `runs_of_kernels` gathers.
-_watched = threading.local()
 
 
 def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> None:
@@ -114,9 +85,8 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
     """
     device = devices.device_of(arguments[-1])
     key = call_key(spec, sizes, device)
-    built, gathered = kernel_at(key), getattr(_watched, "gathered", None)
-    if gathered is not None:
-        gathered.runs.append(Run(key, arguments))
+    built = kernel_at(key)
+    note(Run(key, arguments))
     usable = []
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
@@ -125,43 +95,6 @@ def run_kernel(spec: KernelSpec, sizes: tuple[int, ...], *arguments: Any) -> Non
     if device is not CPU:
         usable += built.scratch(sizes, arguments[-1].device)
     devices.run_at(device, built.call, usable)
-
-
-def converted(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Convert a tensor to a dtype, which `runs_of_kernels` is told."""
-    result = tensor.to(dtype)
-    if not torch.compiler.is_compiling():
-        gathered = getattr(_watched, "gathered", None)
-        if gathered is not None and result is not tensor:
-            gathered.conversions.append((tensor, result))
-    return result
-
-
-def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor for a kernel that overwrites it, which `runs_of_kernels` is told."""
-    result = aligned_like(tensor).copy_(tensor)
-    gathered = getattr(_watched, "gathered", None)
-    if gathered is not None:
-        gathered.copies.append((tensor, result))
-    return result
-
-
-def note_recording(call: Callable[..., Any], arguments: tuple[Any, ...], results: Any) -> None:
-    """Tell `runs_of_kernels` of a call that autograd records."""
-    gathered = getattr(_watched, "gathered", None)
-    if gathered is not None:
-        gathered.recordings.append(Recording(call, arguments, results))
-
-
-@contextlib.contextmanager
-def runs_of_kernels() -> Iterator[Gathered]:
-    """Gather the runs of kernels by `run_kernel` in this thread, and what `converted` made."""
-    before = getattr(_watched, "gathered", None)
-    _watched.gathered = gathered = Gathered([], [], [], [])
-    try:
-        yield gathered
-    finally:
-        _watched.gathered = before
 
 
 @contextlib.contextmanager
@@ -224,7 +157,8 @@ def held_kernel(key: _CallKey) -> Callable[[], Callable[..., Any]]:
         if table is not (now := _calls):
             call = kernel_at(key).call
             table = now
-        return call
+        # Asked here: to launch through a function takes time.
+        return call if runtime.substitute is None else partial(launch, call)
 
     return kernel
 

@@ -24,11 +24,13 @@ from tvm_scan.torch.declare.mapped import folded, one_by_one
 from tvm_scan.torch.declare.operator import operator
 from tvm_scan.torch.declare.repeated import repeated
 from tvm_scan.torch.kernels import devices
-from tvm_scan.torch.kernels.cache import copied, run_kernel
-from tvm_scan.torch.kernels.runtime import aligned_empty, aligned_like, prepared
+from tvm_scan.torch.kernels.cache import run_kernel
+from tvm_scan.torch.kernels.events import allocated, allocated_like, copied, noted
+from tvm_scan.torch.kernels.runtime import aligned_like, prepared
 from tvm_scan.torch.kernels.spec import KernelSpec, dtype_name
 from tvm_scan.torch.ops import delta_steps
 from tvm_scan.torch.ops.delta_tensors import LEARNED, DeltaTensors
+from tvm_scan.torch.private import increment_version
 
 #: Steps from one state that is kept to the next: those of the kernels.
 CHECKPOINT = 64
@@ -59,16 +61,16 @@ def delta_scan(
     """
     v, h0 = tensors.v, tensors.h0
     _check(tensors)
-    y = aligned_like(v)
-    last = aligned_like(h0)
-    checkpoints = aligned_empty(_checkpoints_shape(tensors, keep), h0.dtype, h0.device)
-    known = aligned_empty(_known_shape(tensors, keep), v.dtype, v.device)
+    y = allocated_like(v)
+    last = allocated_like(h0)
+    checkpoints = allocated(_checkpoints_shape(tensors, keep), h0.dtype, h0.device)
+    known = allocated(_known_shape(tensors, keep), v.dtype, v.device)
     if not y.numel() or not h0.numel():
         return y.zero_(), last.copy_(h0), checkpoints.zero_(), known.zero_()
     if devices.device_of(v) is devices.CPU:
         # Between sequences, too, so that equal calls have equal results.
         if keep and tensors.offsets is not None:
-            checkpoints.zero_()
+            noted(None, Tensor.zero_, checkpoints.zero_())
         for_adjoint = (checkpoints, known) if keep else ()
         _walk(tensors, scale, reads, *for_adjoint, last, y, keep=keep)
         return y, last, checkpoints, known
@@ -127,9 +129,10 @@ def delta_step(tensors: DeltaTensors, scale: float | None, reads: str) -> Tensor
     if devices.device_of(v) is not devices.CPU or prepared(h0) is not h0 or not h0.numel():
         return None
     _check(tensors)
-    y = aligned_like(v)
+    y = allocated_like(v)
     if y.numel():
         _walk(tensors, scale, reads, y)
+        increment_version((h0,))  # autograd is told, as `ways` does
     return y
 
 
@@ -223,11 +226,11 @@ def _backward(
         detached = (t if t is None else t.detach() for t in tensors)
         checkpoints, known = delta_scan(*detached, *options, True)[2:]
     states = (checkpoints.detach(), known.detach())
-    grads = _repeated_backward(g_y, g_last, *states, *tensors, *options)
-    named = dict(zip(tensors.differentiable, grads, strict=True))
-    for name in tensors.learned:
-        named[name] = named[name].sum(0)
-    return tuple(named.get(name) for name in DeltaTensors._fields)
+    # Of the tensors that are there, in order; the offsets are last, and have none.
+    grads = iter(_repeated_backward(g_y, g_last, *states, *tensors, *options))
+    found = [None if tensor is None else next(grads) for tensor in tensors[:-1]]
+    named = zip(DeltaTensors._fields, found, strict=False)
+    return tuple(g.sum(0) if g is not None and n in LEARNED else g for n, g in named)
 
 
 # Zeros would be a gradient of the states that are kept, as large as they are.
@@ -257,9 +260,9 @@ def delta_scan_backward(
         grads, g_h0 = delta_steps.adjoint(reading.plain, g_y, g_last)
         grads = reading.pull(grads)
         return [*(grads[n] for n in (*timed, *tensors.learned)), g_h0]
-    grads = {n: aligned_like(t) for n, t in timed.items()}
+    grads = {n: allocated_like(t) for n, t in timed.items()}
     for name, tensor in tensors.learned.items():
-        grads[name] = aligned_empty((h0.shape[0], *tensor.shape), v.dtype, v.device)
+        grads[name] = allocated((h0.shape[0], *tensor.shape), v.dtype, v.device)
     # The kernel overwrites it: a copy even of what is compact, which autograd may give to others.
     g_h0 = copied(g_last)
     packed = tensors.offsets is not None
@@ -303,4 +306,4 @@ def _second(ctx: Any, weights: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
 delta_scan_backward.gradient(_second, " ".join(("g_y g_last", *DeltaTensors._fields)))
 #: Of a step of training after another; no function that is `repeated` calls it, whose way would not
 #: be told of its kernel.
-_repeated_backward = repeated(lambda _: True)(delta_scan_backward.__call__)
+_repeated_backward = repeated(delta_scan_backward.__call__)
