@@ -1,6 +1,6 @@
 """What a call did, as the source of a function that does the same to other tensors.
 
-`repeated` remembers calls by these. A line of source is quicker than what walks a list of steps:
+`repeated` remembers calls by these. A line of source is quicker than a loop over a list of steps:
 of 4 microseconds beside the kernel of a step of decoding it takes one.
 """
 

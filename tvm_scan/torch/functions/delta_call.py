@@ -115,7 +115,7 @@ class DeltaCall:
             check(not in_place, self.owner, "an initial_state to write to", None, "pass one")
             state = noted(like.new_zeros(self.shape), Tensor.new_zeros, like, self.shape)
         first = converted(state, like.dtype)
-        first = _turned(first) if self.v_first else first
+        first = _exchanged(first) if self.v_first else first
         fields: dict[str, Any] = dict.fromkeys(DeltaTensors._fields) | named
         tensors = DeltaTensors(**fields | {"h0": first, "offsets": self.offsets})
         reads = "; ".join(f"{n}: {', '.join(chain)}" for n, chain in self.reads.items() if chain)
@@ -125,8 +125,8 @@ class DeltaCall:
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         y, last, *_ = delta_scan(*tensors, self.scale, reads, keep)
         if self.v_first:
-            turned = _turned(last)
-            last = noted(turned.contiguous(), Tensor.contiguous, turned)
+            exchanged = _exchanged(last)
+            last = noted(exchanged.contiguous(), Tensor.contiguous, exchanged)
         return converted(y, dtype), (last if wants_state else None)
 
     def _in_place(self, tensors: DeltaTensors, reads: str, state: Tensor) -> Tensor:
@@ -146,6 +146,6 @@ def _transposed(states: Tensor) -> Tensor:
     return states.mT
 
 
-def _turned(states: Tensor) -> Tensor:
+def _exchanged(states: Tensor) -> Tensor:
     """States with their two last axes exchanged."""
     return noted(_transposed(states), _transposed, states)

@@ -228,8 +228,8 @@ def _backward(
     states = (checkpoints.detach(), known.detach())
     # Of the tensors that are there, in order; the offsets are last, and have none.
     grads = iter(_repeated_backward(g_y, g_last, *states, *tensors, *options))
-    found = [None if tensor is None else next(grads) for tensor in tensors[:-1]]
-    named = zip(DeltaTensors._fields, found, strict=False)
+    of_each = [None if tensor is None else next(grads) for tensor in tensors[:-1]]
+    named = zip(DeltaTensors._fields, of_each, strict=False)
     return tuple(g.sum(0) if g is not None and n in LEARNED else g for n, g in named)
 
 
