@@ -245,7 +245,7 @@ ROOMS = {
         "private",
         "entries",
         "store",
-        "kernels.runtime kernels.devices kernels.scratch kernels.spec kernels.digest",
+        "kernels.runtime kernels.devices kernels.scratch kernels.spec kernels.digest kernels.events",
         "arguments",
         "trace",
         "kernels",

@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class _Shortcut(NamedTuple):
-    """What the call of one signature may be taken by at once."""
+    """A way of one signature, for calls that are like the one before."""
 
     #: Arguments that are passed by name, and how many values there are.
     names: tuple[str, ...]

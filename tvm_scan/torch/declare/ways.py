@@ -1,4 +1,4 @@
-"""What a call did, as the source of a function that does the same to other tensors.
+"""Calls as sources of functions that do the same to other tensors.
 
 `repeated` remembers calls by these. A line of source is quicker than a loop over a list of steps:
 of 4 microseconds beside the kernel of a step of decoding it takes one.

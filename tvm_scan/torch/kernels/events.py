@@ -1,4 +1,4 @@
-"""What a call does, told while it does it: the tensors that it makes, and the kernels that it runs.
+"""Events of a call, told while it runs: the tensors that it makes, and its kernels.
 
 `declare.ways` makes of that a function that does the same to other tensors.
 """
