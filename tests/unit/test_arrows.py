@@ -245,7 +245,8 @@ ROOMS = {
         "private",
         "entries",
         "store",
-        "kernels.runtime kernels.devices kernels.scratch kernels.spec kernels.digest kernels.events",
+        "kernels.runtime kernels.devices kernels.scratch kernels.spec kernels.digest"
+        " kernels.events",
         "arguments",
         "trace",
         "kernels",
