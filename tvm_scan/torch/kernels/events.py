@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.kernels.devices import CPU, device_of
-from tvm_scan.torch.kernels.runtime import LARGE, aligned_copy, aligned_empty, aligned_like
+from tvm_scan.torch.kernels.runtime import LARGE, aligned_empty, aligned_like
 from tvm_scan.torch.private import empty_on_cpu
 
 
@@ -97,7 +97,9 @@ def converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 def copied(tensor: Tensor) -> Tensor:
     """Copy a tensor for a kernel that overwrites it."""
-    return noted(aligned_copy(tensor), aligned_copy, tensor)
+    copy = allocated_like(tensor).copy_(tensor)
+    noted(None, Tensor.copy_, copy, tensor)
+    return copy
 
 
 def allocated(shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -105,11 +105,6 @@ def aligned_like(tensor: torch.Tensor) -> torch.Tensor:
     return _aligned(torch.empty_like(tensor, memory_format=torch.contiguous_format))
 
 
-def aligned_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a tensor to another one that `aligned_like` allocates."""
-    return aligned_like(tensor).copy_(tensor)
-
-
 def _aligned(tensor: torch.Tensor) -> torch.Tensor:
     """Return a new tensor, or another one where it is not aligned."""
     if tensor.is_cpu and tensor.nbytes >= LARGE and sys.platform == "linux":
@@ -148,7 +143,7 @@ def prepared(tensor: torch.Tensor) -> torch.Tensor:
     elif tensor.is_contiguous() and not tensor.data_ptr() % ALIGNMENT:
         # torch leaves the stride of an axis of one element open; TVM wants the compact one.
         return tensor.as_strided(shape, strides)
-    return aligned_copy(tensor)
+    return aligned_like(tensor).copy_(tensor)
 
 
 @functools.lru_cache(maxsize=4096)  # asked at every call
