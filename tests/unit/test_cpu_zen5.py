@@ -87,7 +87,7 @@ def test_rows_of_a_tile_that_meet_in_a_set_come_again():
         return work_of("znver5", plan.format(width), "linear_recurrence", sizes).scattered
 
     apart, meet, nearly = (scattered(16, (512, n)) for n in (16400, 16384, 16383))
-    assert apart == 0.0 < min(meet, nearly)
+    assert apart < 0.2 * min(meet, nearly)
     assert scattered(32, (64, 107957)) > 2 * scattered(16, (64, 107957))
 
 
