@@ -103,19 +103,22 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
             contested = tasks * contested_cycles(step, chip, of_block) if blocks > 1 else 0.0
             work = CpuWork(tasks * of_block, tasks, 1.0, 0.0, contested=contested)
         total += work
-    if memory["footprint"] > chip.private * min(chip.cores, total.tasks):
-        memory |= _beyond(plan, step, chip, memory)
+    memory |= _beyond(plan, step, chip, memory, total.tasks)
     again = fetched_again(step, chip, width, passes)
     if plan.vectorize and not plan.transpose:
         again += _evicted(step, chip, width)
     return replace(total, **with_more(memory, again))
 
 
-def _beyond(plan: CpuPlan, step: Step, chip: CpuChip, memory: dict[str, float]) -> dict[str, float]:
-    """Bytes in order, and of lines that nobody sees coming, beyond the private caches."""
+def _beyond(
+    plan: CpuPlan, step: Step, chip: CpuChip, memory: dict[str, float], tasks: float
+) -> dict[str, float]:
+    """Bytes in order, and of lines that nobody sees coming: of tiles beyond the private caches."""
     moved, beyond = memory["moved"], chip.is_beyond(memory["footprint"])
     width = min(plan.lane_block, step.lanes)
     if plan.transpose:
+        if memory["footprint"] <= chip.private * min(chip.cores, tasks):
+            return {}
         # Nobody asks for the first tiles of a block of rows.
         unasked = min(1.0, plan.prefetch * TILE_STEPS / step.length) if plan.prefetch else 1.0
         lost = unasked * moved * _unfollowed(step, chip, width)
