@@ -146,14 +146,14 @@ class Lanes(CpuPlan):
                 # Lines that are stored past the caches are not asked for: of plans that are as good
                 # by what is counted, those take less (selective scans of 2 x 1536 x 2048 0.92 of
                 # the time, and log-sum-exps of 33 MB 0.77).
-                is_large = step.loads + step.stores > machine.chip.shared / 2
+                is_large = step.touched > machine.chip.shared / 2
                 order = past[::-1] if is_large else past
                 for width, line in product((16, 32, 64), order):
                     plan = tiles.with_(lane_block=width, nontemporal=line)
                     if width <= step.lanes and (not line or past_share(plan, step) >= 0.5):
                         yield plan
-        ahead = pages_ahead(machine, recurrence)[-1]
-        for plan in vector_plans(cls(ldexp=ldexp, prefetch=ahead), recurrence):
+        base = cls(ldexp=ldexp, prefetch=pages_ahead(machine, recurrence))
+        for plan in vector_plans(base, recurrence):
             for line in past if plan.time_vector <= step.length else ():
                 yield plan.with_(nontemporal=line)
 

@@ -28,9 +28,10 @@ from tvm_scan.schedules.plan import Plan, ScanPlan
 VECTOR = 32
 #: Fewest steps in a chunk that are worth a task of their own.
 _LEAST_CHUNK = 16
-#: Bytes of a page, where the guesses of a prefetcher end.
+#: Bytes of a page, where the guesses of a prefetcher end, and of a way of the nearest cache, whose
+#: sets are found before the page of an address is.
 PAGE_BYTES = 4096
-#: Pages ahead of which vectors of time ask, and steps of a row for which they are compared.
+#: Pages ahead of which vectors of time ask, and steps of a row from which on they do.
 _AHEAD, _LONG = 4, 1 << 15
 #: Whether cells hold runs -> steps of a vector.
 _SHAPES = ((False, (4, 8, 16, 32)), (True, (16, 32, 64)))
@@ -236,11 +237,10 @@ def vector_plans(base: Plan, recurrence: Recurrence) -> list[Plan]:
     return [base.with_(time_vector=w, time_runs=runs) for runs, widths in _SHAPES for w in widths]
 
 
-def pages_ahead(machine: Machine, recurrence: Recurrence) -> tuple[int, ...]:
-    """Pages ahead of which vectors of time may ask: of long rows, beyond the caches."""
+def pages_ahead(machine: Machine, recurrence: Recurrence) -> int:
+    """Pages ahead of which vectors of time ask: of long rows, beyond the caches; else 0."""
     step = step_of(recurrence)
-    beyond = machine.chip.is_beyond(step.loads + step.stores)
-    return (0, _AHEAD) if beyond and step.length >= _LONG else (0,)
+    return _AHEAD if machine.chip.is_beyond(step.touched) and step.length >= _LONG else 0
 
 
 def vector_branches(
@@ -259,11 +259,9 @@ def vector_branches(
     """
     if not takes_time_vectors(recurrence):
         return []
-    past, pages = (
-        past_caches(machine, recurrence, recurrence.time.var),
-        pages_ahead(machine, recurrence),
-    )
-    ahead = (("prefetch", pages),) if len(pages) > 1 else ()
+    past = past_caches(machine, recurrence, recurrence.time.var)
+    pages = pages_ahead(machine, recurrence)
+    ahead = (("prefetch", (0, pages)),) if pages else ()
     branches = []
     for runs, widths in _SHAPES:
         plan = base.with_(

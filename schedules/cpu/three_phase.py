@@ -134,11 +134,11 @@ class ThreePhase(CpuPlan):
         past = (False, True) if machine.line_stores else (False,)
         if step.rows < 2 * cores and step.length >= _LEAST_SHARED:
             tiles = (0, *cls._tiles(step, machine.chip))
-            vectors = vector_plans(cls(ldexp=has_ldexp(machine, recurrence)), recurrence)
-            ahead = pages_ahead(machine, recurrence)[-1]
+            pages = pages_ahead(machine, recurrence)
+            base = cls(ldexp=has_ldexp(machine, recurrence), prefetch=pages)
+            vectors = vector_plans(base, recurrence)
             for plan, chunks, tile, line in product(vectors, (cores, 4 * cores), tiles, past):
-                shared = plan.with_(chunks=chunks, cache_steps=tile, nontemporal=line)
-                yield shared.with_(prefetch=ahead)
+                yield plan.with_(chunks=chunks, cache_steps=tile, nontemporal=line)
         least = _LEAST_OF_CALLS if step.transcendental else _LEAST_OF_STEPS
         if step.rows < 4 * cores and step.length >= least * 4 * cores:
             for streams in (1, 4):
@@ -153,7 +153,7 @@ class ThreePhase(CpuPlan):
         """
         tile = _TILES[-1]
         read = step.loads * tile / step.length
-        beyond = chip.is_beyond(step.loads + step.stores)
+        beyond = chip.is_beyond(step.touched)
         return (tile,) if beyond and 4 * tile <= step.length and read <= 2 * chip.private else ()
 
     def picture(self, recurrence: Recurrence) -> Picture:

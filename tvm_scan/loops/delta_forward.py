@@ -56,7 +56,8 @@ def delta_walk(
             if single:
                 zero = tirx.IntImm("int64", 0)
                 walk.fill(zero, zero + 1)
-                chunk.write(zero, 1, walk.first, walk.first if last is None else last)
+                after = walk.first if last is None else last
+                chunk.write(zero, 1, walk.first, after, after)
             elif last is None:
                 _walk_time(walk, chunk, checkpoints, walk.first, walk.first)
             else:
@@ -106,17 +107,10 @@ class _Forward(Chunk):
         super().__init__(walk, strip)
         self.y, self.total, self.knowns = y, self.strip_cells("total"), known
 
-    def write(
-        self,
-        first: Expr,
-        count: int,
-        before: Matrix,
-        after: Matrix,
-        last: Matrix | None = None,
-    ) -> None:
+    def write(self, first: Expr, count: int, before: Matrix, after: Matrix, last: Matrix) -> None:
         """Write the outputs of `count` steps, and the state after them, which may be in place.
 
-        After the last step of all that may be elsewhere.
+        After the last step of all it is left in `last`.
         """
         terms = self.prepare(first, count)
         asks = self._asks(first) if count == STEPS else [None, None]
@@ -127,7 +121,7 @@ class _Forward(Chunk):
             for t, step in enumerate(terms):
                 self.substitute(t, step, strip)
                 self._emit(t, self.walk.token(first + t), strip)
-            if last is None or last is after:
+            if last is after:
                 self.advance(count, before, after, strip, advance)
             else:
                 with T.If(first + count < self.walk.steps):

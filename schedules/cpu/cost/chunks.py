@@ -65,7 +65,6 @@ def _vector_chunks(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     share = 2 * chunks / (2 * chunks + 1) / min(chip.cores, chunks)
     held = plan.cache_steps > 0 and step.loads / tiles * share <= chip.private
     memory["moved"] += again * step.loads * (0.3 if held else 1.0)
-    if chip.is_beyond(memory["footprint"]):
-        memory = asked_ahead(plan, step, memory)
+    memory = asked_ahead(plan, step, chip, memory)
     alone = step.rows * tiles * chunks * apply
     return CpuWork(cycles, float(tasks), 2.0 * tiles, **memory, alone=alone)

@@ -30,7 +30,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_scan
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS
-from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, block_sizes
+from tvm_scan.schedules.cpu.plans import PAGE_BYTES, VECTOR, CpuPlan, block_sizes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
@@ -72,8 +72,6 @@ _BLOCK, _LANE = 0.77, 0.23
 _VECTORS, _TILES = 5.0, 8.0
 #: Accesses of a row of a tile on its way: from memory and to it, in two steps.
 _ROW_ACCESSES = 4.0
-#: Bytes of a way of the nearest cache, whose sets are found before the page of an address is.
-_PAGE = 4096
 
 
 def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
@@ -84,8 +82,7 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         of_row = vector_scan(plan, step, chip, step.length)
         contested = step.rows * contested_cycles(step, chip, of_row, plan.time_vector)
         memory = with_more(memory, fetched_again(step, chip, 1, step.lanes))
-        if chip.is_beyond(memory["footprint"]):
-            memory = asked_ahead(plan, step, memory)
+        memory = asked_ahead(plan, step, chip, memory)
         return CpuWork(step.rows * of_row, float(step.rows), joins, **memory, contested=contested)
     width = min(plan.lane_block, step.lanes)
     outer = step.rows / step.lanes
@@ -123,7 +120,7 @@ def _beyond(
         unasked = min(1.0, plan.prefetch * TILE_STEPS / step.length) if plan.prefetch else 1.0
         lost = unasked * moved * _unfollowed(step, chip, width)
         begun = _OF_TILES * _beginnings(step, width, chip.region) if beyond else 0.0
-        again = _come_again(step, chip, width) * (step.loads + step.stores)
+        again = _come_again(step, chip, width) * step.touched
         return {"moved": moved - lost, "scattered": lost + begun + again}
     if not beyond:
         return {}
@@ -142,13 +139,13 @@ def _evicted(step: Step, chip: CpuChip, width: int) -> float:
     Zen 3, 64 of 4096 steps in vectors of 16 lanes take five times as long as in tiles. Rows of
     different arrays seldom do: an Emerald Rapids reads 8 of three arrays without loss.
     """
-    if step.loads + step.stores <= chip.nearest:
+    if step.touched <= chip.nearest:
         return 0.0
     cells = 0.0
     for a in moving(step):
         if a.along_time in (1, -1) and a.along_lane not in (0, 1, None):
-            sets = _PAGE // gcd(abs(a.along_lane or 0) * a.size, _PAGE)
-            if ceil(width / sets) > chip.nearest // _PAGE:
+            sets = PAGE_BYTES // gcd(abs(a.along_lane or 0) * a.size, PAGE_BYTES)
+            if ceil(width / sets) > chip.nearest // PAGE_BYTES:
                 cells += a.times * (64 - a.size)
     return step.rows * step.length * cells
 
@@ -169,10 +166,10 @@ def _come_again(step: Step, chip: CpuChip, width: int) -> float:
     for a in _apart(step):
         row = abs(a.along_lane or 0) * a.size
         ends = (0, 63) if row % 64 else (0,)
-        sets = {(i * row + end) // 64 % (_PAGE // 64) for i in range(width) for end in ends}
+        sets = {(i * row + end) // 64 % (PAGE_BYTES // 64) for i in range(width) for end in ends}
         met += width * len(ends) / len(sets)
         pages += width * min(1.0, row / _TOGETHER)
-    left = max(0.0, 1.0 - _HELD * (chip.nearest // _PAGE) / max(1.0, met))
+    left = max(0.0, 1.0 - _HELD * (chip.nearest // PAGE_BYTES) / max(1.0, met))
     return _PUSHED * left + max(0.0, pages - _PAGES) / _MISSED
 
 
@@ -185,14 +182,14 @@ def _beginnings(step: Step, width: int, region: float) -> float:
     for a in _apart(step) if width > 1 else []:
         row = abs(a.along_lane or 0) * a.size
         confused = min(1.0, max(0.0, (width * row - least) / (most - least)))
-        shared = max(0.0, 1.0 - row / _PAGE)
+        shared = max(0.0, 1.0 - row / PAGE_BYTES)
         total += step.rows * confused * shared * min(_BEGINNING, 1.5 * row)
     return total
 
 
 def _jumping(step: Step, chip: CpuChip, width: int) -> float:
     """The share of lines that come from memory in strips of one or two, a row from the last one."""
-    if step.loads + step.stores <= chip.shared or width >= step.lanes:
+    if step.touched <= chip.shared or width >= step.lanes:
         return 0.0
     narrow = [a for a in jumping(step) if width * a.size <= 2 * 64]
     return len(narrow) / len(moving(step))

@@ -156,7 +156,7 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float)
     Of short rows beyond the private caches all lines come with every pass over time, whichever are
     asked for.
     """
-    extra, beyond = 0.0, step.loads + step.stores > chip.private
+    extra, beyond = 0.0, step.touched > chip.private
     for a in moving(step):
         if a.along_time in (1, -1, 0, None) or not a.along_lane:
             continue
@@ -265,9 +265,9 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
     Stores leave in order: one whose line is not in the nearest cache holds up those behind it. Of
     long strips, other lines are pushed out of that cache, but for those that are stored past it.
     """
-    if step.loads + step.stores <= chip.nearest or size >= step.lanes:
+    if step.touched <= chip.nearest or size >= step.lanes:
         return 0.0
-    beyond = step.loads + step.stores > chip.private
+    beyond = step.touched > chip.private
     lines = [max(1.0, size * a.size / 64) for a in jumping(step) if a.store]
     cycles = chip.jump * (1.0 if beyond else _NEAR) * sum(min(_FIRST, n) for n in lines)
     if beyond and not past:
@@ -294,14 +294,14 @@ def contested_cycles(step: Step, chip: CpuChip, otherwise: float, at_once: int =
         Steps that a core computes before it writes them.
     """
     stores = [a for a in moving(step) if a.store and a.along_lane == 1]
-    touched, (least, most) = step.loads + step.stores, _SHARED
+    touched, (least, most) = step.touched, _SHARED
     row = step.lanes * stores[0].size if stores else 0
     if 0 < row < least:
         held, lost = _SAME_LINE
-        each = held / at_once if touched <= _PART * chip.shared else lost
-        return max(0.0, each * step.length - otherwise)
+        cycles = held / at_once if touched <= _PART * chip.shared else lost
+        return max(0.0, cycles * step.length - otherwise)
     # Halves of such a row have a line in common, unless each is one.
-    held = chip.private if row == most else chip.nearest
-    if not least <= row <= most or touched <= held:
+    cache = chip.private if row == most else chip.nearest
+    if not least <= row <= most or touched <= cache:
         return 0.0
     return step.length * _CONTESTED[touched > 0.75 * chip.shared]

@@ -119,6 +119,11 @@ class Step:
     history: bool
     overlaps: bool
 
+    @property
+    def touched(self) -> float:
+        """Bytes of all arrays, read or written."""
+        return self.loads + self.stores
+
 
 def step_of(recurrence: Recurrence, steps: int | None = None) -> Step:
     """Count a recurrence of so many steps; what is not known until run time is one number."""

@@ -20,9 +20,9 @@ from tvm_scan.schedules.cpu.plans import PAGE_BYTES, CpuPlan
 from tvm_scan.schedules.cpu.reversed_rows import REVERSED_BYTES
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
-#: Instructions that ask for a line, and the share of what is read beyond the caches
-#: whose time is won if lines are asked for some pages ahead: sums of 2^24 numbers take a Zen 5 3.0
-#: to 3.2 ms, and 2.5 to 2.6 so (1.8 and 1.6 in quiet times); 64 rows of them 1.2 and 1.0.
+#: Instructions that ask for a line, and the share of what is read beyond the caches whose time is
+#: won if lines are asked for some pages ahead: sums of 2^24 numbers take a Zen 5 3.0 to 3.2 ms, and
+#: 2.5 to 2.6 so (1.8 and 1.6 in quiet times); 64 rows of them 1.2 and 1.0.
 _ASKING, _SOONER = 3.0, 0.35
 #: Cycles of a cell of a vector of time that is read or written backwards, one by one.
 _BACKWARDS = 1.0
@@ -133,9 +133,14 @@ def _run_scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
     return operations, shuffles
 
 
-def asked_ahead(plan: CpuPlan, step: Step, memory: dict[str, float]) -> dict[str, float]:
-    """Bytes that move where vectors of time ask for lines some pages ahead, in vain beyond rows."""
-    if not plan.prefetch:
+def asked_ahead(
+    plan: CpuPlan, step: Step, chip: CpuChip, memory: dict[str, float]
+) -> dict[str, float]:
+    """Bytes that move where vectors of time ask for lines some pages ahead, in vain beyond rows.
+
+    What lies in the caches is not won by it.
+    """
+    if not plan.prefetch or not chip.is_beyond(memory["footprint"]):
         return memory
     far = plan.prefetch * PAGE_BYTES / max((a.size for a in moving(step) if not a.store), default=4)
     share = max(0.0, 1.0 - far / step.length)

@@ -142,10 +142,6 @@ class DeltaCall:
         return y
 
 
-def _transposed(states: Tensor) -> Tensor:
-    return states.mT
-
-
 def _exchanged(states: Tensor) -> Tensor:
     """States with their two last axes exchanged."""
-    return noted(_transposed(states), _transposed, states)
+    return noted(states.transpose(-2, -1), Tensor.transpose, states, -2, -1)
