@@ -18,11 +18,7 @@ from tvm_scan.schedules.cpu.cost.lanes import lanes_work
 from tvm_scan.schedules.cpu.cost.parts import past_share
 from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.lane_nests import build_lanes
-from tvm_scan.schedules.cpu.lane_streams import (
-    TILE_STEPS,
-    gains_by_lane_tiles,
-    takes_lane_tiles,
-)
+from tvm_scan.schedules.cpu.lane_streams import gains_by_lane_tiles, takes_lane_tiles
 from tvm_scan.schedules.cpu.plans import (
     CpuPlan,
     has_ldexp,
@@ -36,7 +32,7 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Serial, Tiles
 
-#: Lanes that a default may take at once where they lie rows apart.
+#: Lanes that a default may take at once where they lie rows apart, all that there are.
 _WHOLE = 256
 #: Calls for which ``library_math`` decides.
 _TRANSCENDENTAL = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow")
@@ -140,7 +136,8 @@ class Lanes(CpuPlan):
         ldexp = has_ldexp(machine, recurrence)
         past = (False, True) if machine.line_stores else (False,)
         if not alone:
-            yield from cls._strips(step, ldexp, past)
+            whole = _whole(step, machine.chip)
+            yield from cls._strips(step, ldexp, past, whole)
             if gains_by_lane_tiles(recurrence):
                 tiles = cls(vectorize=True, transpose=True, prefetch=1, ldexp=ldexp)
                 # Lines that are stored past the caches are not asked for: of plans that are as good
@@ -148,7 +145,8 @@ class Lanes(CpuPlan):
                 # the time, and log-sum-exps of 33 MB 0.77).
                 is_large = step.touched > machine.chip.shared / 2
                 order = past[::-1] if is_large else past
-                for width, line in product((16, 32, 64), order):
+                widths = {16, 32, 64, whole} if whole >= 16 else {16, 32, 64}
+                for width, line in product(sorted(widths), order):
                     plan = tiles.with_(lane_block=width, nontemporal=line)
                     if width <= step.lanes and (not line or past_share(plan, step) >= 0.5):
                         yield plan
@@ -158,15 +156,15 @@ class Lanes(CpuPlan):
                 yield plan.with_(nontemporal=line)
 
     @classmethod
-    def _strips(cls, step: Step, ldexp: bool, past: tuple[bool, ...]) -> Iterator[Lanes]:
+    def _strips(
+        cls, step: Step, ldexp: bool, past: tuple[bool, ...], whole: int
+    ) -> Iterator[Lanes]:
         """Vectors of lanes: strips of memory rows where lanes are neighbours there."""
         neighbours = any(a.along_lane == 1 for a in step.accesses)
         base = cls(vectorize=True, ldexp=ldexp)
-        # All lanes at once need no pool, of which few short rows take less than it takes to wake.
-        whole = 1 << (step.lanes.bit_length() - 1) if step.length <= TILE_STEPS else 0
         # Several vectors hide the waits of one another's polynomials.
         widest = 2048 if neighbours else 64 if step.transcendental else 16
-        for width in powers(4, max(widest, _WHOLE)):
+        for width in powers(4, max(widest, whole)):
             if width <= min(widest, step.lanes) or width == whole:
                 for line in past if neighbours and width >= 16 else (False,):
                     plan = base.with_(lane_block=width, nontemporal=line)
@@ -186,6 +184,15 @@ class Lanes(CpuPlan):
         serial = Serial("lane", "block")
         drawings = (Tiles(self.lane_block), serial) if self.transpose else (serial,)
         return Picture((cores,), drawings)
+
+
+def _whole(step: Step, chip: CpuChip) -> int:
+    """Lanes of one block of nearly all; 0 where they are too many, or there is too much in them.
+
+    It needs no pool, which takes longer to wake than little work takes.
+    """
+    lanes = 1 << (step.lanes.bit_length() - 1)
+    return lanes if lanes <= _WHOLE and step.touched <= chip.nearest else 0
 
 
 def _is_transcendental(recurrence: Recurrence) -> bool:

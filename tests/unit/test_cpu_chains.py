@@ -177,6 +177,14 @@ def test_a_pool_of_one_thread_wakes_nobody():
     assert two == CHIP.start + CHIP.wake
 
 
+def test_a_pool_that_may_wake_slowly_has_to_gain_more():
+    """One wake more, however often it is woken, and none of a pool of one thread."""
+    work = work_of("cumsum", (64, 100), "cpu/lanes(lane_block=4)")
+    for joins, cores, more in ((1, 2, CHIP.wake), (64, 2, CHIP.wake), (0, 2, 0.0), (1, 1, 0.0)):
+        cost = cpu_cost(replace(work, joins=joins), CHIP, cores)
+        assert cost.ranked == cost.seconds + more
+
+
 @pytest.mark.parametrize("length", [5, 15, 16, 40])
 def test_rows_shorter_than_a_tile_are_in_none(length):
     recurrence = extract(Case("cumsum", (256, length)).func)
@@ -207,9 +215,19 @@ def test_of_short_rows_beyond_the_caches_every_line_comes_each_time():
 def test_all_lanes_of_few_short_rows_may_be_one_block():
     """It needs no pool, which takes longer to wake."""
     machine = Machine.of(AVX2)
-    for lanes, widest in ((203, 128), (300, 256), (5000, 16)):
-        listed = Lanes.shortlist(extract(Case("cumsum", (lanes, 7)).func), machine)
-        assert max(plan.lane_block for plan in listed if plan.vectorize) == widest
+    for lanes, steps, *widest in ((203, 7, 128, 0), (300, 7, 256, 0), (141, 23, 128, 128)):
+        assert widest == _widest(machine, lanes, steps)
+    assert _widest(machine, 5000, 7) == [16, 0]
+    assert _widest(machine, 5000, 23) == [16, 64]
+
+
+def _widest(machine, lanes, steps):
+    """Lanes of the widest vectors, and tiles."""
+    listed = list(Lanes.shortlist(extract(Case("cumsum", (lanes, steps)).func), machine))
+    return [
+        max((p.lane_block for p in listed if p.vectorize and p.transpose == tiles), default=0)
+        for tiles in (False, True)
+    ]
 
 
 def test_long_vectors_with_runs_leave_the_registers():
