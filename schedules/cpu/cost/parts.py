@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from tvm_scan.schedules.cpu.cost.count import Counts, Path
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
@@ -164,8 +166,10 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float)
         if beyond and step.lanes * cell <= _FETCHED:
             again = passes
         else:
-            used = min(64.0, rows_at_once * cell)
-            again = min(64 / used, max(1.0, step.lanes / rows_at_once))
+            # A strip begins anywhere in a line, if rows do: the lines at its ends are others', too.
+            strip = int(rows_at_once * cell)
+            begins = gcd(abs(a.along_time) * a.size, strip, 64)
+            again = min((64 + strip - begins) / strip, max(1.0, step.lanes / rows_at_once))
         # The lines of a column stay only where all of them fit.
         if step.length * 64 > chip.nearest:
             extra += step.rows * step.length * a.size * (again - 1)

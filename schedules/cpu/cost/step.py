@@ -112,7 +112,6 @@ class Step:
     guarded: bool
     in_vectors: bool
     integers: bool
-    extremum: bool
     transcendental: bool
     state: bool
     backwards: bool
@@ -182,10 +181,6 @@ def _counted(recurrence: Recurrence) -> Step:
         in_vectors=_stays_in_vectors(recurrence),
         guarded=_is_guarded(recurrence.body),
         integers=not any(is_float(d) for g in recurrence.groups for d in g.algebra.dtypes),
-        extremum=any(
-            isinstance(c.step, tirx.Max | tirx.Min) and is_float(c.dtype)
-            for c in recurrence.carries
-        ),
         transcendental=has_transcendentals(recurrence),
         state=any(carry.state_axes for carry in recurrence.carries),
         backwards=any((a.along_time or 0) < 0 for a in accesses),
