@@ -153,3 +153,14 @@ def test_llvm_gathers_rows_of_up_to_29_steps():
         for steps in (29, 30)
     )
     assert short > 2 * long
+
+
+def test_wide_strips_of_few_steps_are_followed_less():
+    """Moving averages of 292486 x 5 take 49 us in strips of 16 or 64 lanes, of 256 lanes 87."""
+    plan = "cpu/lanes(lane_block={}, vectorize=True)"
+    narrow, wide = (
+        work_of("znver5", plan.format(width), "ema", (292486, 5), layout="ld").cycles
+        for width in (16, 256)
+    )
+    assert wide > 1.2 * narrow
+    assert chosen("znver5", "ema", (292486, 5), layout="ld").lane_block <= 64
