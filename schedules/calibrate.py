@@ -109,99 +109,134 @@ def store_constants(chip: CpuChip, path: Path) -> None:
 
 def measured(seconds: float = 0.3) -> CpuChip:
     """The constants of this machine: measured where they can be, the rest as they are now."""
-    known, cores = machine_constants()[0], host_cores()
-    start = _least(_loop(cumsum(1, 1)), seconds)
-
-    def step(func: Any, dtype: str = "float32", steps: int = _STEPS) -> float:
-        return max(1e-11, (_least(_loop(func, dtype), seconds) - start) / steps)
-
-    cycle = step(linear_recurrence(1, _STEPS, "int32", gate="time"), "int32") / _INTEGER_STEP
-
-    def each_cell(func: Any, plan: ScanPlan, dtype: str = "float32") -> float:
-        """Cycles of a cell by a plan."""
-        cells = prod(int(e) for e in func.params[-1].ty.shape)
-        return step(schedule_nests(func, _target(), plan), dtype, cells) / cycle
-
-    summed = step(cumsum(1, _STEPS)) / cycle
-    product = step(linear_recurrence(1, _STEPS)) / cycle
+    known, clock = machine_constants()[0], _Clock(seconds)
+    summed = clock.step(cumsum(1, _STEPS))
+    product = clock.step(linear_recurrence(1, _STEPS))
     # A step that sums and takes a maximum, less the sum.
-    clipped = step(_clipped()) / cycle
+    clipped = clock.step(_clipped())
     # Chains that take turns in runs of steps: more are under way the more of them wait. What a
     # product and its store take then says how many wait.
-    interleaved = each_cell(linear_recurrence(_LANES, _RUNS), _INTERLEAVED)
-    # What vectors take beside what is counted in them.
+    interleaved = clock.cell(linear_recurrence(_LANES, _RUNS), _INTERLEAVED)
+    return replace(
+        known,
+        cycle=clock.cycle,
+        sum_latency=summed,
+        product_latency=product,
+        extremum_latency=max(1.0, clipped - summed),
+        forward=max(1.0, clock.step(cumsum(_COLUMNS, _STEPS, axis=0)) - summed),
+        window=2.0 * RUN * max(0.5, product / max(0.1, interleaved) - 1.0),
+        start=clock.start,
+        **_of_vectors(clock, known),
+        **_of_rows(clock, known),
+        **_of_tiles(clock, known),
+        **_of_cores(clock, known),
+    )
+
+
+class _Clock:
+    """Cycles that loops take beside the call; so many seconds are spent on each.
+
+    Attributes
+    ----------
+    start, cycle : float
+        Seconds of a call, and of a cycle.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.cycle = seconds, 1.0
+        self.start = _least(_loop(cumsum(1, 1)), seconds)
+        integers = linear_recurrence(1, _STEPS, "int32", gate="time")
+        self.cycle = self.step(integers, "int32") / _INTEGER_STEP
+
+    def step(self, func: Any, dtype: str = "float32", steps: int = _STEPS) -> float:
+        """Cycles of a step."""
+        beside = _least(_loop(func, dtype), self.seconds) - self.start
+        return max(1e-11, beside / steps) / self.cycle
+
+    def cell(self, func: Any, plan: ScanPlan, dtype: str = "float32") -> float:
+        """Cycles of a cell by a plan."""
+        cells = prod(int(e) for e in func.params[-1].ty.shape)
+        return self.step(schedule_nests(func, _target(), plan), dtype, cells)
+
+
+def _of_vectors(clock: _Clock, known: CpuChip) -> dict[str, Any]:
+    """Measure what vectors of time take beside what is counted in them."""
     chip = replace(with_features(known, _target()), integer_product=1.0)
 
-    def blocks(plan: Lanes, func: Any, dtype: str = "float32") -> tuple[float, float, float]:
+    def block(plan: Lanes, func: Any, dtype: str = "float32") -> tuple[float, float, float]:
         """Operations and shuffles of a block, its integer products, and its cycles."""
         counted = step_of(_recurrence(func))
         once, twice = (
             block_counts(plan, counted, replace(chip, integer_product=of)) for of in (1.0, 2.0)
         )
-        each = each_cell(func, plan, dtype) * plan.time_vector
+        each = clock.cell(func, plan, dtype) * plan.time_vector
         return sum(once), twice[0] - once[0], each
 
     gated, of_integers = (
         linear_recurrence(1, _STEPS, dtype, gate="time") for dtype in ("float32", "int32")
     )
-    counted = [blocks(plan, gated) for plan in (_RUNS_OF_TIME, _VECTORS_OF_TIME)]
+    counted = [block(plan, gated) for plan in (_RUNS_OF_TIME, _VECTORS_OF_TIME)]
     mixed = sum(counts / each for counts, _, each in counted) / 2
     # Sums, since no product of integers is known yet.
-    counts, _, each = blocks(_VECTORS_OF_TIME, cumsum(1, _STEPS, "int64"), "int64")
+    counts, _, each = block(_VECTORS_OF_TIME, cumsum(1, _STEPS, "int64"), "int64")
     mixed_integers = counts / each
-    counts, products, each = blocks(_RUNS_OF_TIME, of_integers, "int32")
+    counts, products, each = block(_RUNS_OF_TIME, of_integers, "int32")
+    # Of 64 bytes; see ``with_features``.
     together = known.together(chip.vector_bytes)
+    return {
+        "mixed_issue": mixed / together,
+        "mixed_integers": mixed_integers / together,
+        "integer_product": max(1.0, 1.0 + (each * mixed_integers - counts) / products),
+    }
 
+
+def _of_rows(clock: _Clock, known: CpuChip) -> dict[str, Any]:
+    """Measure cells of neighbouring rows in a vector, and what is around blocks of rows."""
     # Eight rows in a vector, of which every step puts one or two cells in and takes one out.
-    summed_cell, gated_cell = (
-        each_cell(make(_LANES, _ROW), _ROWS) for make in (cumsum, linear_recurrence)
-    )
-    apart = min(summed_cell, max(0.05, gated_cell - summed_cell))
+    summed, gated = (clock.cell(make(_LANES, _ROW), _ROWS) for make in (cumsum, linear_recurrence))
+    apart = min(summed, max(0.05, gated - summed))
     # Of short rows, what is around them is more of the time.
-    short, long = (each_cell(cumsum(_CELLS // n, n), _BLOCKS) for n in (_SHORT, _CELLS // 16))
+    short, long = (clock.cell(cumsum(_CELLS // n, n), _BLOCKS) for n in (_SHORT, _CELLS // 16))
     around = (short - long) * _BLOCKS.lane_block * _SHORT
-    back = each_cell(cumsum(16, _CELLS // 16, reverse=True), _BLOCKS)
+    back = clock.cell(cumsum(16, _CELLS // 16, reverse=True), _BLOCKS)
+    return {
+        "apart": apart,
+        "taken": max(0.25, summed - apart),
+        "descending": max(0.01, back - long),
+        "row": max(0.1, around / around_block(replace(known, row=1.0), _BLOCKS.lane_block)),
+    }
+
+
+def _of_tiles(clock: _Clock, known: CpuChip) -> dict[str, Any]:
+    """Measure what tiles take beside what is counted in them."""
     tiles = cumsum(_TILED, _TILES)
-    tiled = each_cell(tiles, _IN_TILES) * _TILED * _TILES
+    tiled = clock.cell(tiles, _IN_TILES) * _TILED * _TILES
+    chip = with_features(known, _target())
     once, twice = (
         lanes_work(_IN_TILES, step_of(_recurrence(tiles)), replace(chip, tile=of)).alone
         for of in (1.0, 2.0)
     )
+    return {"tile": max(0.1, 1.0 + (tiled - once) / (twice - once))}
+
+
+def _of_cores(clock: _Clock, known: CpuChip) -> dict[str, Any]:
+    """Count them; measure their wake, and the rates of the caches and of memory."""
+    cores, seconds = host_cores(), clock.seconds
     pooled = schedule_nests(cumsum(2, 1), _target(), ScanPlan.of("cpu", "lanes"))
-    wake = max(1e-8, _least(_loop(pooled), seconds) - start)
-    near = _copied(known.nearest // 4, 1, 2, seconds)
-    private = _copied(known.private // 3, 1, 2, seconds)
     # Amid the private caches and the shared one, of which other machines' share is not known.
     between = sqrt(known.private * cores * known.shared)
     shared = [_copied(int(between / 2 / n), n, 3, seconds) for n in (1, cores)]
     memory = [_copied(4 * known.shared // n, n, 3, seconds) for n in (1, cores)]
-    return replace(
-        known,
-        cycle=cycle,
-        sum_latency=summed,
-        product_latency=product,
-        extremum_latency=max(1.0, clipped - summed),
-        # Of 64 bytes; see ``with_features``.
-        mixed_issue=mixed / together,
-        mixed_integers=mixed_integers / together,
-        integer_product=max(1.0, 1.0 + (each * mixed_integers - counts) / products),
-        apart=apart,
-        taken=max(0.25, summed_cell - apart),
-        descending=max(0.01, back - long),
-        tile=max(0.1, 1.0 + (tiled - once) / (twice - once)),
-        row=max(0.1, around / around_block(replace(known, row=1.0), _BLOCKS.lane_block)),
-        forward=max(1.0, step(cumsum(_COLUMNS, _STEPS, axis=0)) / cycle - summed),
-        window=2.0 * RUN * max(0.5, product / max(0.1, interleaved) - 1.0),
-        start=start,
-        wake=wake,
-        near_rate=near,
-        private_rate=private,
-        shared_rate=shared[0],
-        shared_rates=shared[1],
-        memory_rate=memory[0],
-        memory_rates=memory[1],
-        cores=cores,
-    )
+    return {
+        "cores": cores,
+        "wake": max(1e-8, _least(_loop(pooled), seconds) - clock.start),
+        "near_rate": _copied(known.nearest // 4, 1, 2, seconds),
+        "private_rate": _copied(known.private // 3, 1, 2, seconds),
+        "shared_rate": shared[0],
+        "shared_rates": shared[1],
+        "memory_rate": memory[0],
+        "memory_rates": memory[1],
+    }
 
 
 def _recurrence(func: Any) -> Recurrence:

@@ -111,30 +111,36 @@ _CELLS = 64
 
 
 def shared_loads(recurrence: Recurrence, steps: int) -> list[Shared]:
-    """Loads along time, within constant loops, that all lanes share; tiles have ``steps`` steps."""
+    """Loads along time that all lanes share, within constant loops, each once.
+
+    Tiles have ``steps`` steps.
+    """
     time, lane = recurrence.time.var, recurrence.lanes[-1].var
     bound = tir.variables_bound(recurrence.body)
     bound[time] = True
-    shared: list[Shared] = []
+    around = tir.ExprMap()
     for value, loops in values_of(recurrence.body):
         for load in unconditional_loads(value):
-            inner = [(v, n) for v, n in loops if tir.contains_var(list(load.indices), [v])]
-            sizes = [n for _, n in inner if n is not None]
-            last = linear_in(load.indices[-1], time)
-            if last is None or abs(last[0]) != 1 or len(sizes) < len(inner) or not inner:
-                continue
-            names = tir.VarMap((v, True) for v, _ in inner)
-            others = [*load.indices[:-1], last[1]]
-            free = all(v in names or v not in bound for v in tir.variables(others).keys())
-            if (
-                free
-                and prod(sizes) <= _CELLS
-                and _is_input(recurrence, load)
-                and square_side(tir.wide_dtype(tir.dtype_of(load.source))) > 0
-                and not tir.contains_var(list(load.indices), [lane])
-            ):
-                dtype = tir.wide_dtype(tir.dtype_of(load.source))
-                tile = local(f"shared{len(shared)}", [*sizes, steps], dtype)
-                pairs = tuple(zip([v for v, _ in inner], sizes, strict=True))
-                shared.append(Shared(load, pairs, tile, last[0] == 1))
+            around[load] = loops
+    shared: list[Shared] = []
+    for load, loops in around.items():
+        inner = [(v, n) for v, n in loops if tir.contains_var(list(load.indices), [v])]
+        sizes = [n for _, n in inner if n is not None]
+        last = linear_in(load.indices[-1], time)
+        if last is None or abs(last[0]) != 1 or len(sizes) < len(inner) or not inner:
+            continue
+        names = tir.VarMap((v, True) for v, _ in inner)
+        others = [*load.indices[:-1], last[1]]
+        free = all(v in names or v not in bound for v in tir.variables(others).keys())
+        dtype = tir.wide_dtype(tir.dtype_of(load.source))
+        if (
+            free
+            and prod(sizes) <= _CELLS
+            and _is_input(recurrence, load)
+            and square_side(dtype) > 0
+            and not tir.contains_var(list(load.indices), [lane])
+        ):
+            tile = local(f"shared{len(shared)}", [*sizes, steps], dtype)
+            pairs = tuple(zip([v for v, _ in inner], sizes, strict=True))
+            shared.append(Shared(load, pairs, tile, last[0] == 1))
     return shared

@@ -81,8 +81,7 @@ class LaneTiles:
 
     def _through_tiles(self, body: Any, loads: list[TensorLoad]) -> Any:
         tiled = tir.ExprMap()
-        # Of equal loads that share tiles the first has its cells read.
-        for shared in reversed(self.shared):
+        for shared in self.shared:
             slot = self.slot if shared.ahead else int_const(self.steps - 1, "int32") - self.slot
             indices = [*(var for var, _ in shared.loops), slot]
             tiled[shared.load] = tirx.BufferLoad(shared.tile, indices)

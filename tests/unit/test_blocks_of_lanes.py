@@ -146,3 +146,26 @@ def test_sums_over_a_state_stay_in_registers():
         state = 0.5 * state + np.outer(K[t], V[t])
         want[t] = K[t].astype("float64") @ state
     np.testing.assert_allclose(got[64], want, rtol=1e-5)
+
+
+@T.prim_func(s_tir=True)
+def read_twice(
+    K: T.Buffer((8, 40), "float32"), V: T.Buffer((64, 40), "float32"),
+    Y: T.Buffer((64, 40), "float32"),
+):  # fmt: skip
+    for c in range(64):
+        S = T.alloc_buffer((8,), "float32")
+        for n in range(8):
+            S[n] = T.float32(0)
+        for t in range(40):
+            y = T.alloc_buffer((1,), "float32")
+            y[0] = T.float32(0)
+            for n in range(8):
+                S[n] = T.float32(0.5) * S[n] + K[n, t] * V[c, t]
+                y[0] = y[0] + K[n, t] * S[n]
+            Y[c, t] = y[0]
+
+
+def test_what_two_statements_read_for_all_lanes_has_one_tile():
+    (shared,) = LaneTiles(extract(read_twice), 16).shared
+    assert shared.load.source.name == "K"

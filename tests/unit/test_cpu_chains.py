@@ -7,6 +7,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from bench.regret_cases import Case
+from tests.support.cpu_work import CHIP, machine_of, work_of
 from tvm_scan import ScanPlan, extract
 from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.cpu.cost.count import chain_of
@@ -14,34 +15,17 @@ from tvm_scan.schedules.cpu.cost.parts import latency_of, takes_rows_in_vectors,
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.machine import cpu_constants
-from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import with_features
 from tvm_scan.schedules.machine.cpu_cost import cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
 AVX2 = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
-ZEN4 = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"})
-CHIP = replace(CpuChip(), vector_bytes=32, nearest=32 << 10, private=512 << 10)
-
-
-def zen4(cores):
-    """A machine by the constants that are shipped, whatever this one is."""
-    chip = with_features(cpu_constants._shipped("znver4"), ZEN4)
-    return replace(Machine.of(ZEN4), cores=cores, chip=chip)
 
 
 def cycles(family, sizes, plan, **constants):
     """What one core does of a plan."""
-    chip = replace(CHIP, **constants)
-    step = step_of(extract(Case(family, sizes).func))
-    work = ScanPlan.parse(plan).work(step, chip)
+    work = work_of(family, sizes, plan, replace(CHIP, **constants))
     return work.cycles + work.alone
-
-
-def moved(family, sizes, plan):
-    """Bytes of a plan."""
-    step = step_of(extract(Case(family, sizes).func))
-    return ScanPlan.parse(plan).work(step, CHIP).moved
 
 
 @pytest.mark.parametrize(
@@ -103,10 +87,10 @@ def test_a_vector_that_is_not_full_takes_as_long_as_one_that_is():
 def test_rows_that_meet_in_a_set_are_fetched_again():
     """Rows whole pages apart; not where they are a line more apart, or transposed in tiles."""
     wide = "cpu/lanes(lane_block=16, vectorize=True)"
-    meet, apart = (moved("clamped", (64, steps), wide) / steps for steps in (4096, 4112))
+    meet, apart = (work_of("clamped", (64, steps), wide).moved / steps for steps in (4096, 4112))
     assert meet > 3 * apart
     tiles = "cpu/lanes(lane_block=16, vectorize=True, transpose=True)"
-    meet, apart = (moved("clamped", (64, steps), tiles) / steps for steps in (4096, 4112))
+    meet, apart = (work_of("clamped", (64, steps), tiles).moved / steps for steps in (4096, 4112))
     assert meet == pytest.approx(apart, rel=0.01)
 
 
@@ -116,11 +100,6 @@ def test_lanes_of_long_chains_are_vectors_where_the_scheduler_is_small():
     machine = replace(Machine.of(AVX2), chip=chip)
     chosen = decide(AVX2, extract(Case("clamped", (322, 1168)).func), machine).chosen.plan
     assert chosen.vectorize, chosen
-
-
-def work_of(family, sizes, plan, **options):
-    step = step_of(extract(Case(family, sizes, options).func))
-    return ScanPlan.parse(plan).work(step, CHIP)
 
 
 @pytest.mark.parametrize("lanes", [8, 16, 24, 32, 48, 64, 128])
@@ -234,9 +213,8 @@ def test_long_vectors_with_runs_leave_the_registers():
     sizes, plan = (1, 1 << 12), "cpu/lanes(time_vector={}, time_runs=True)"
 
     def of(dtype, width, register=64):
-        step = step_of(extract(Case("cumsum", sizes, {"dtype": dtype}).func))
         chip = replace(CHIP, vector_bytes=register)
-        return ScanPlan.parse(plan.format(width)).work(step, chip).cycles
+        return work_of("cumsum", sizes, plan.format(width), chip, dtype=dtype).cycles
 
     assert of("float64", 64) > 1.1 * of("float64", 32) > of("float32", 64)
     # AVX has half as many registers, half as wide, and SSE a quarter of these bytes.
@@ -260,8 +238,8 @@ def test_llvm_gathers_no_rows_of_many_arrays_that_may_overlap():
     """It would compare the addresses of all of them: the loop stays as it is."""
     chip = replace(CHIP, vector_bytes=64)
     resets, sums = (
-        ScanPlan.parse("cpu/sequential()").work(step_of(extract(case.func)), chip).cycles
-        for case in (Case("resets", (512, 12)), Case("cumsum", (512, 12)))
+        work_of(family, (512, 12), "cpu/sequential()", chip).cycles
+        for family in ("resets", "cumsum")
     )
     assert resets < 1.5 * sums
 
@@ -336,9 +314,10 @@ def test_short_vectors_move_their_cells_as_fast_as_long_ones():
 
 def test_rows_that_share_a_page_begin_line_by_line():
     # Of rows beside one another no prefetcher follows more than one in a page.
-    def scattered(plan, rows, length):
-        step = step_of(extract(Case("ema", (rows, length), {"layout": "dl"}).func))
-        return ScanPlan.parse(f"cpu/lanes({plan})").work(step, zen4(cores=2).chip).scattered
+    _, machine = machine_of("znver4")
+
+    def scattered(plan, *sizes):
+        return work_of("ema", sizes, f"cpu/lanes({plan})", machine.chip, layout="dl").scattered
 
     eight = "lane_block=8, vectorize=True"
     assert scattered(eight, 20000, 176) > 20000 * 2 * 512
@@ -350,11 +329,11 @@ def test_rows_that_share_a_page_begin_line_by_line():
 
 
 def test_of_such_rows_vectors_of_time_are_the_default():
-    machine = zen4(cores=1)
+    target, machine = machine_of("znver4", cores=1)
 
     def ratio(rows):
         found = extract(Case("ema", (rows, 128), {"layout": "dl"}).func)
-        assert decide(ZEN4, found, machine).chosen.plan.time_vector
+        assert decide(target, found, machine).chosen.plan.time_vector
         rows_at_once, steps = (
             ScanPlan.parse(f"cpu/lanes({plan})").cost(found, machine, None).seconds
             for plan in ("lane_block=8, vectorize=True", "time_vector=64, time_runs=True")
@@ -375,17 +354,15 @@ def test_cores_that_take_columns_apart_fetch_all_their_lines():
 
 def test_of_caches_one_core_waits():
     """2841 columns of 9 steps: the loop takes 2.9 us on a Zen 4, strips of 2048 of them 4.9."""
-    machine = zen4(cores=2)
+    target, machine = machine_of("znver4")
     found = extract(Case("linear_recurrence", (2841, 9), {"layout": "ld"}).func)
-    assert decide(ZEN4, found, machine).chosen.plan != ScanPlan.parse(
+    assert decide(target, found, machine).chosen.plan != ScanPlan.parse(
         "cpu/lanes(lane_block=2048, vectorize=True)"
     )
 
 
 def test_memory_keeps_one_core_as_busy_as_several():
-    work = ScanPlan.parse("cpu/lanes(lane_block=2)").work(
-        step_of(extract(Case("cumsum", (2, 1 << 21), {"axis": 0}).func)), CHIP
-    )
+    work = work_of("cumsum", (2, 1 << 21), "cpu/lanes(lane_block=2)", axis=0)
     cost = cpu_cost(work, CHIP, 2)
     assert work.tasks == 1 and cost.alone > 0
     assert cost.seconds < cost.pool + 1.9 * max(cost.alone, cost.memory)
@@ -398,16 +375,17 @@ def test_memory_keeps_one_core_as_busy_as_several():
 )
 def test_integers_have_more_ports_beside_those_that_exchange_cells(family, sizes, dtype, cores):
     """A Zen 4 sums 175 integers of 8 bytes in vectors of time in 0.6 of the time of scalars."""
-    machine = zen4(cores)
+    target, machine = machine_of("znver4", cores)
     chip = machine.chip
     for integers, vectors in ((chip.mixed_integers, True), (chip.mixed_issue, False)):
         machine = replace(machine, chip=replace(chip, mixed_integers=integers))
         func = Case(family, sizes, {"dtype": dtype, "reverse": True}).func
-        assert bool(decide(ZEN4, extract(func), machine).chosen.plan.time_vector) == vectors
+        assert bool(decide(target, extract(func), machine).chosen.plan.time_vector) == vectors
 
 
 @pytest.mark.parametrize(("lanes", "past"), [(330, False), (336, True)])
 def test_strips_are_written_past_the_caches_where_rows_begin_at_lines(lanes, past):
     found = extract(Case("cummax", (lanes, 6240), {"axis": 0, "dtype": "float64"}).func)
-    plans = [plan for plan in Lanes.shortlist(found, zen4(cores=2)) if plan.vectorize]
+    _, machine = machine_of("znver4")
+    plans = [plan for plan in Lanes.shortlist(found, machine) if plan.vectorize]
     assert any(plan.nontemporal for plan in plans) == past

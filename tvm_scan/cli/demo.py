@@ -43,10 +43,9 @@ def command(
     if not data:
         raise CommandError("expected a text with at least one byte, got an empty file")
     import numpy as np
-    from tvm.target import Target as TVMTarget
 
     from tvm_scan import library, parallelize
-    from tvm_scan.cli.support.execute import bind, interleaved_medians, prepare
+    from tvm_scan.cli.support.execute import bind, interleaved_medians, run_beside
     from tvm_scan.cli.support.load import Choice, make_target
     from tvm_scan.cli.support.mamba_layer import MambaLayer
 
@@ -60,10 +59,7 @@ def command(
     plan = Choice(on)
     scheduled = parallelize(func, on, plan)
     bound = bind(func, inputs)
-    sequential, loop_out = prepare(func, TVMTarget.from_device("cpu"), bound)
-    scan, scan_out = prepare(scheduled, on, bound)
-    sequential()
-    scan()
+    (sequential, loop_out), (scan, scan_out) = run_beside(func, scheduled, on, bound)
     want = layer.reference(tokens)
     got = layer.finish(scan_out["out"].numpy())
     loop = layer.finish(loop_out["out"].numpy())

@@ -28,12 +28,10 @@ def command(
     check_file(file, "a Python file")
     check_file(inputs, "an .npz file")
     check_folder(output)
-    from tvm.target import Target as TVMTarget
-
     from tvm_scan import ScanPlan, parallelize
     from tvm_scan.cli.support import load
     from tvm_scan.cli.support.arrays import largest_error, read_npz, write_npz
-    from tvm_scan.cli.support.execute import bind, interleaved_medians, prepare
+    from tvm_scan.cli.support.execute import bind, interleaved_medians, run_beside
 
     on = load.make_target(target)
     loop = load.load_file(file, func)
@@ -41,10 +39,7 @@ def command(
     chosen = load.Choice(on) if plan is None else ScanPlan.parse(plan)
     scheduled = parallelize(loop, on, chosen)
     bound = bind(loop, read_npz(inputs))
-    sequential, loop_tensors = prepare(loop, TVMTarget.from_device("cpu"), bound)
-    scan, scan_tensors = prepare(scheduled, on, bound)
-    sequential()
-    scan()
+    (sequential, loop_tensors), (scan, scan_tensors) = run_beside(loop, scheduled, on, bound)
     results = {key: scan_tensors[key].numpy() for key in bound.written}
     errors = {key: largest_error(results[key], loop_tensors[key].numpy()) for key in bound.written}
     if output is not None:

@@ -74,12 +74,9 @@ def split_boundary(
     at_first = decide_time_tests(step, time, extent, at=0)
     if not tir.contains_var(step, [old]) or tir.contains_var(at_first, [old]):
         return Boundary(step)
-    later = decide_time_tests(step, time, extent, at=None)
-    for init in _initial_values(step, old, time, extent):
-        if tir.contains_var(init, [old, *others]):
-            continue
-        if tir.structurally_equal(tir.substitute(later, tir.VarMap([(old, init)])), at_first):
-            return Boundary(later, init=init)
+    later, init = _from_step(1, step, old, [old, *others], time, extent)
+    if init is not None:
+        return Boundary(later, init=init)
     return Boundary(
         later, first=tir.substitute(at_first, tir.VarMap([(time, tir.zero_like(time))]))
     )
@@ -108,12 +105,7 @@ def joint_initial_values(
     """
     inits: list[Any] = []
     for old in olds:
-        values = [
-            init
-            for step in steps
-            for init in _initial_values(step, old, time, extent)
-            if not tir.contains_var(init, olds)
-        ]
+        values = [v for step in steps for v in _initial_values(step, old, olds, time, extent)]
         if not values:
             return None
         inits.append(values[0])
@@ -146,15 +138,24 @@ def lag_initial_values(
     read = [old for old in olds if tir.contains_var(step, [old])]
     if len(read) != 1:
         return None
+    later, init = _from_step(count, step, read[0], olds, time, extent)
+    return None if init is None else ([later if s is step else s for s in steps], [init] * count)
+
+
+def _from_step(
+    count: int, step: Any, old: Var, olds: Sequence[Var], time: Var, extent: Any
+) -> tuple[Any, Any]:
+    """The step from step ``count`` on, and a value of ``old`` with which those before are the same.
+
+    The value is None where there is none.
+    """
     later = decide_time_tests(step, time, extent, at=None, begin=count)
-    for init in _initial_values(step, read[0], time, extent):
-        if tir.contains_var(init, olds):
-            continue
-        wanted = tir.substitute(later, tir.VarMap([(read[0], init)]))
-        early = (decide_time_tests(step, time, extent, at=s) for s in range(count))
+    early = [decide_time_tests(step, time, extent, at=s) for s in range(count)]
+    for init in _initial_values(step, old, olds, time, extent):
+        wanted = tir.substitute(later, tir.VarMap([(old, init)]))
         if all(tir.structurally_equal(each, wanted) for each in early):
-            return [later if s is step else s for s in steps], [init] * count
-    return None
+            return later, init
+    return later, None
 
 
 def without_time_tests(body: Any, held: Any, init: Any, time: Var, extent: Any) -> Any:
@@ -189,10 +190,10 @@ def without_time_tests(body: Any, held: Any, init: Any, time: Var, extent: Any) 
     return map_choices(body, choose)
 
 
-def _initial_values(step: Any, old: Var, time: Var, extent: Any) -> list[Any]:
-    """Values that step 0 may find in place of the carry, by the step's own tests on time."""
+def _initial_values(step: Any, old: Var, olds: Sequence[Var], time: Var, extent: Any) -> list[Any]:
+    """Values free of time and carries that step 0 may find in place of one, by tests on time."""
     candidates = [decide_time_tests(other, time, extent, at=0) for other in _beside(step, old)]
-    return [init for init in candidates if not tir.contains_var(init, [time])]
+    return [init for init in candidates if not tir.contains_var(init, [time, *olds])]
 
 
 def _beside(step: Any, old: Var) -> list[Any]:

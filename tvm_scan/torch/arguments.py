@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.kernels.devices import has_kernels
-from tvm_scan.torch.kernels.events import converted, noted
+from tvm_scan.torch.kernels.events import converted, told
 from tvm_scan.torch.private import is_mapped, is_watched
 
 #: Dtypes without recurrences of their own.
@@ -101,8 +101,7 @@ def offsets_of(owner: str, cu_seqlens: Tensor, length: int) -> Tensor:
     # Not without waiting for a GPU, and not at all while a program is traced.
     asked = offsets.is_cpu and not torch.compiler.is_compiling()
     if asked and not is_watched() and not is_mapped(offsets):
-        check_offsets(owner, offsets, length)
-        noted(None, check_offsets, owner, offsets, length)
+        told(check_offsets, owner, offsets, length)
     return offsets
 
 

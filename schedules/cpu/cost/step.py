@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from operator import and_
 from typing import Any
 
 import tvm_ffi
@@ -227,25 +228,23 @@ def _varying(lifted: list[Any], combined: Element, sides: tuple[Element, ...]) -
     """Return whether each part of an element differs from the same of steps elsewhere in time."""
     numbers = tirx.FloatImm | tirx.IntImm
     varying = [not isinstance(tir.simplify(part), numbers) for part in lifted]
-    while True:
-        reads = [side[i] for side in sides for i, varies in enumerate(varying) if varies]
-        wider = [v or tir.contains_var(e, reads) for v, e in zip(varying, combined, strict=True)]
-        if wider == varying:
-            return varying
-        varying = wider
+    used, parts = map(tir.variables, combined), list(zip(*sides, strict=True))
+    return _spread(varying, [[any(v in names for v in part) for part in parts] for names in used])
 
 
 def _read(applied: Element, combined: Element, first: Element) -> list[bool]:
     """Return whether each part of an element reaches a carry."""
-    read = [any(tir.contains_var(e, [p]) for e in applied) for p in first]
+    read, used = tir.variables(list(applied)), [tir.variables(e) for e in combined]
+    return _spread([v in read for v in first], [[v in names for names in used] for v in first])
+
+
+def _spread(marks: list[bool], links: list[list[bool]]) -> list[bool]:
+    """Mark each part that is linked to one that is marked, until no other one is."""
     while True:
-        wider = [
-            r or any(n and tir.contains_var(e, [p]) for e, n in zip(combined, read, strict=True))
-            for r, p in zip(read, first, strict=True)
-        ]
-        if wider == read:
-            return read
-        read = wider
+        wider = [m or any(map(and_, row, marks)) for m, row in zip(marks, links, strict=True)]
+        if wider == marks:
+            return marks
+        marks = wider
 
 
 def _of_numbers(combined: Element, varying: list[bool], sides: tuple[Element, ...]) -> list[Any]:

@@ -19,6 +19,8 @@ from tvm_scan.cli.support.load import missing_device
 from tvm_scan.cuda_math import build
 from tvm_scan.schedules.machine.device import device_of
 
+Prepared = tuple[Callable[[], None], dict[str, Any]]
+
 
 @dataclass(frozen=True, eq=False)
 class Bound:
@@ -105,27 +107,32 @@ def _extent(extent: Any, sizes: tir.VarMap, name: str) -> int:
     return known
 
 
-def prepare(
-    func: PrimFunc, target: Target, bound: Bound
-) -> tuple[Callable[[], None], dict[str, Any]]:
-    """Compile ``func`` and put its arguments on the device.
+def run_beside(
+    loop: PrimFunc, scheduled: PrimFunc, target: Target, bound: Bound
+) -> tuple[Prepared, Prepared]:
+    """Run a loop on this machine's CPU once, and what was made of it on a device.
 
     Parameters
     ----------
-    func : PrimFunc
-        Scheduled, or the sequential loop.
+    loop, scheduled : PrimFunc
+        The sequential loop, and its schedule for the target.
     target : tvm.target.Target
-        What to compile for.
+        What the second is compiled for.
     bound : Bound
-        Arguments.
+        Arguments of both.
 
     Returns
     -------
-    call : callable
-        Runs the function once.
-    tensors : dict of str to Tensor
-        Its arguments; the written ones hold the result after ``call``.
+    tuple of (callable, dict of str to Tensor)
+        Of each what runs it once more, and its arguments; the written ones hold the result.
     """
+    both = _prepared(loop, Target.from_device("cpu"), bound), _prepared(scheduled, target, bound)
+    for call, _ in both:
+        call()
+    return both
+
+
+def _prepared(func: PrimFunc, target: Target, bound: Bound) -> Prepared:
     run, device = compiled(func, target)
     tensors = {key: tvm.runtime.tensor(array, device) for key, array in bound.arrays.items()}
     return bound_call(run, device, [tensors[key] for key in bound.names]), tensors

@@ -19,7 +19,7 @@ from tvm_scan.relax.import_torch.roll import roll_loops
 from tvm_scan.relax.import_torch.roll_collect import RolledLoop
 from tvm_scan.relax.import_torch.while_loops import scans_from_while_loops
 from tvm_scan.relax.repairs.torch_casts import Converter
-from tvm_scan.relax.repairs.torch_importer import importer_class
+from tvm_scan.relax.repairs.torch_importer import importer_class, unimported
 
 _LOG = logging.getLogger("tvm_scan")
 
@@ -111,12 +111,10 @@ def from_exported(
             program, *(options.pop(name, False) for name in _OPTIONS), bound, **options
         )
     except AssertionError as error:
-        if not str(error).startswith("Unsupported function types"):
-            raise
-        names = str(error).removeprefix("Unsupported function types").strip()
         raise ScanError(
-            f"from_exported: expected operators that TVM or tvm_scan imports, got {names}; pass "
-            "converters for these as custom_convert_map (loop_converter makes one from a loop)"
+            "from_exported: expected operators that TVM or tvm_scan imports, got "
+            f"{unimported(error)}; pass converters for these as custom_convert_map (loop_converter "
+            "makes one from a loop)"
         ) from error
 
 

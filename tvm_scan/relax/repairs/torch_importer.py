@@ -12,6 +12,16 @@ from tvm_scan.algebra.literal import is_float
 from tvm_scan.errors import ScanError
 from tvm_scan.relax.repairs.torch_casts import dtype_of
 
+#: How an error begins that names the operators without a converter.
+_UNSUPPORTED = "Unsupported function types"
+
+
+def unimported(error: Exception) -> str:
+    """Return the operators that an error of the importer names; raise one that is about else."""
+    if not str(error).startswith(_UNSUPPORTED):
+        raise error
+    return str(error).removeprefix(_UNSUPPORTED).strip()
+
 
 @functools.cache
 def importer_class() -> type:
@@ -50,7 +60,7 @@ def _named(convert: Callable[..., Any], importer: Any) -> Callable[..., Any]:
         except ScanError:
             raise
         except Exception as error:
-            if str(error).startswith("Unsupported function types"):
+            if str(error).startswith(_UNSUPPORTED):
                 raise  # of a function inside of this operator
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise _unsupported(node, importer, lines[-1]) from error

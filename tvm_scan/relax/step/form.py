@@ -45,17 +45,11 @@ def without_copies(
 
 def _copied(nest: Any, output: Var) -> tuple[Var, list[int | None]] | None:
     """The source that `nest` copies into `output`, and where each index of the output is in it."""
-    loops = []
-    while isinstance(nest, tirx.For):
-        loops.append(nest.loop_var)
-        nest = nest.body
-    if not isinstance(nest, BufferStore) or not is_point(nest.indices, loops):
-        return None
-    load = nest.value
-    if not isinstance(load, TensorLoad):
+    store, _ = point_store(nest)
+    if store is None or not isinstance(load := store.value, TensorLoad):
         return None
     order: list[int | None] = []
-    for stored, extent in zip(nest.indices, tir.shape_of(output), strict=True):
+    for stored, extent in zip(store.indices, tir.shape_of(output), strict=True):
         is_unit = tir.as_int(extent) == 1
         at = [] if is_unit else [i for i, x in enumerate(load.indices) if stored.same_as(x)]
         if len(at) != (0 if is_unit else 1):
@@ -76,6 +70,16 @@ def _renamed(nest: Any, buffer: Var, output: Var, order: list[int | None]) -> An
         return output, [zero if at is None else indices[at] for at in order]
 
     return tir.map_accesses(nest, moved)
+
+
+def point_store(nest: Any) -> tuple[BufferStore | None, list[Var]]:
+    """Return the store that is all of a nest, at the variables of its loops, or None; and these."""
+    loops = []
+    while isinstance(nest, tirx.For):
+        loops.append(nest.loop_var)
+        nest = nest.body
+    is_store = isinstance(nest, BufferStore) and is_point(nest.indices, loops)
+    return nest if is_store else None, loops
 
 
 def is_point(indices: Any, loops: list[Var]) -> bool:

@@ -25,7 +25,7 @@ from tvm_scan.extraction.flatten import flatten
 from tvm_scan.extraction.statements import rebuild
 from tvm_scan.recurrence import Refusal
 from tvm_scan.relax.repairs.dtypes import RepairOperators
-from tvm_scan.relax.step.form import is_point, without_copies, without_unit_loops
+from tvm_scan.relax.step.form import is_point, point_store, without_copies, without_unit_loops
 from tvm_scan.relax.step.primitive import fused_step
 from tvm_scan.schedules.splice import blocks_in, ensure_blocks
 
@@ -256,14 +256,11 @@ def _can_write_in_place(step: LoweredStep, old: Var, after: Var) -> bool:
     writers = [i for i, nest in enumerate(step.body) if after in tir.buffers_stored(nest)]
     if len(writers) != 1:
         return False
-    nest, loops = step.body[writers[0]], []
-    while isinstance(nest, tirx.For):
-        loops.append(nest.loop_var)
-        nest = nest.body
-    if not isinstance(nest, BufferStore) or not is_point(nest.indices, loops):
+    store, loops = point_store(step.body[writers[0]])
+    if store is None:
         return False
     if any(old in tir.buffers_loaded(later) for later in step.body[writers[0] + 1 :]):
         return False
     return all(
-        is_point(load.indices, loops) for load in tir.loads(nest.value) if load.source.same_as(old)
+        is_point(load.indices, loops) for load in tir.loads(store.value) if load.source.same_as(old)
     )

@@ -10,7 +10,7 @@ from tvm_scan.torch.arguments import check
 from tvm_scan.torch.declare.checked import checked
 from tvm_scan.torch.declare.repeated import repeated
 from tvm_scan.torch.functions.delta_call import DeltaCall
-from tvm_scan.torch.kernels.events import noted
+from tvm_scan.torch.kernels.events import told
 
 
 @repeated
@@ -236,8 +236,7 @@ def kda(
         fits, found = dt_bias.numel() == g.shape[2] * g.shape[3], tuple(dt_bias.shape)
         check(fits, "kda", "a dt_bias for every head and key", found, "reshape it")
         if dt_bias.dim() != 2:
-            shape = g.shape[2:]
-            dt_bias = noted(dt_bias.reshape(shape), Tensor.reshape, dt_bias, shape)
+            dt_bias = told(Tensor.reshape, dt_bias, g.shape[2:])
     call.gate(g, use_gate_in_kernel, A_log, dt_bias, lower_bound)
     call.between(initial_state, cu_seqlens, state_v_first)
     return call.run(output_final_state, inplace_final_state)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tvm_scan.torch.arguments import check, offsets_of, wide_dtype
-from tvm_scan.torch.kernels.events import converted, noted
+from tvm_scan.torch.kernels.events import converted, told
 from tvm_scan.torch.ops.delta import delta_scan, delta_step
 from tvm_scan.torch.ops.delta_tensors import DeltaTensors
 
@@ -113,7 +113,7 @@ class DeltaCall:
         state = self.initial
         if state is None:
             check(not in_place, self.owner, "an initial_state to write to", None, "pass one")
-            state = noted(like.new_zeros(self.shape), Tensor.new_zeros, like, self.shape)
+            state = told(Tensor.new_zeros, like, self.shape)
         first = converted(state, like.dtype)
         first = _exchanged(first) if self.v_first else first
         fields: dict[str, Any] = dict.fromkeys(DeltaTensors._fields) | named
@@ -125,8 +125,7 @@ class DeltaCall:
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         y, last, *_ = delta_scan(*tensors, self.scale, reads, keep)
         if self.v_first:
-            exchanged = _exchanged(last)
-            last = noted(exchanged.contiguous(), Tensor.contiguous, exchanged)
+            last = told(Tensor.contiguous, _exchanged(last))
         return converted(y, dtype), (last if wants_state else None)
 
     def _in_place(self, tensors: DeltaTensors, reads: str, state: Tensor) -> Tensor:
@@ -144,4 +143,4 @@ class DeltaCall:
 
 def _exchanged(states: Tensor) -> Tensor:
     """States with their two last axes exchanged."""
-    return noted(states.transpose(-2, -1), Tensor.transpose, states, -2, -1)
+    return told(Tensor.transpose, states, -2, -1)

@@ -43,7 +43,7 @@ class Recording(NamedTuple):
 
 
 Event = Step | Run | Recording
-Result = TypeVar("Result", Tensor, None)
+Result = TypeVar("Result", bound=Tensor | None)
 
 #: Of each thread the events that are gathered.
 _watched = threading.local()
@@ -90,9 +90,15 @@ def noted(result: Result, function: Callable[..., Any], *arguments: Any) -> Resu
     return result
 
 
+def told(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function, and tell `events` of it as in `noted`."""
+    return noted(function(*arguments), function, *arguments)
+
+
 def converted(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert a tensor to a dtype."""
-    return noted(tensor.to(dtype), Tensor.to, tensor, dtype)
+    """Convert a tensor to a dtype; one that has it stays itself."""
+    # To ask torch for the same tensor takes ten times as long as to compare.
+    return tensor if tensor.dtype == dtype else told(Tensor.to, tensor, dtype)
 
 
 def copied(tensor: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ def _lowered(graph: str, types: list[relax.TensorType]) -> LoweredStep:
 
     from tvm_scan.relax.import_torch.higher_order import lower_graph
     from tvm_scan.relax.import_torch.operators import CONVERTERS
+    from tvm_scan.relax.repairs.torch_importer import unimported
     from tvm_scan.torch.trace.graph import graph_module
 
     # Some converters ask what torch makes of a node.
@@ -36,12 +37,9 @@ def _lowered(graph: str, types: list[relax.TensorType]) -> LoweredStep:
     try:
         step = lower_graph(ExportedProgramImporter(), CONVERTERS, module, types)
     except AssertionError as error:
-        if not str(error).startswith("Unsupported function types"):
-            raise
-        names = str(error).removeprefix("Unsupported function types").strip()
         raise ScanError(
-            f"tvm_scan.torch: expected a step of operators that TVM imports, got {names}; write "
-            "the step with others"
+            "tvm_scan.torch: expected a step of operators that TVM imports, got "
+            f"{unimported(error)}; write the step with others"
         ) from error
     if step.constants:
         raise ScanError(
