@@ -144,3 +144,18 @@ def test_wide_strips_of_few_steps_are_followed_less():
     )
     assert wide > 1.2 * narrow
     assert chosen("ema", (292486, 5), layout="ld").lane_block <= 64
+
+
+def test_narrow_strips_of_rows_that_meet_in_a_set_take_longer():
+    """Sums of 1024 rows of 1024 in strips of 64 and 256 take 111 and 63 us, of 1040 43 and 67."""
+    plan = "cpu/lanes(lane_block={}, vectorize=True)"
+
+    def cycles(columns, width):
+        sizes, options = (columns, 1024), {"dtype": "float32", "axis": 0}
+        return work_of("cumsum", sizes, plan.format(width), ZEN5, **options).cycles / columns
+
+    for columns in (1024, 2048, 4096):
+        assert cycles(columns, 16) > 3 * cycles(columns, 256)
+        assert chosen("cumsum", (columns, 1024), dtype="float32", axis=0).lane_block >= 128
+    assert cycles(1024, 16) > cycles(1536, 16) > cycles(1280, 16) > cycles(1040, 16)
+    assert cycles(1040, 64) < cycles(1040, 256)
