@@ -282,7 +282,7 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
         return 0.0
     strips = [max(1.0, size * a.size / 64) for a in moving(step) if a.along_lane == 1]
     cycles = _DOUBLED * sum(n * max(0.0, log2(n / _FIRST)) for n in strips)
-    cycles += _met_cycles(step, chip, size)
+    cycles += _met_cycles(step, chip, size, past)
     beyond = step.touched > chip.private
     lines = [max(1.0, size * a.size / 64) for a in jumping(step) if a.store]
     cycles += chip.jump * (1.0 if beyond else _NEAR) * sum(min(_FIRST, n) for n in lines)
@@ -291,11 +291,11 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
     return cycles
 
 
-def _met_cycles(step: Step, chip: CpuChip, size: int) -> float:
+def _met_cycles(step: Step, chip: CpuChip, size: int, past: bool) -> float:
     """Cycles of a strip whose line meets those of other rows in a set of the nearest cache."""
     cycles = 0.0
     strips = [a for a in moving(step) if a.along_lane == 1 and a.along_time]
-    for a in strips:
+    for a in strips if not past else [a for a in strips if not a.store]:
         sets = PAGE_BYTES // gcd(abs(a.along_time or 0) * a.size, PAGE_BYTES)
         if step.length * len(strips) / sets > chip.nearest / PAGE_BYTES:
             cycles += _MET / sets * min(1.0, max(0.0, 2.0 - size * a.size / 256))
