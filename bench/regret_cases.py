@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from math import log2
 from typing import Any
 
 import ml_dtypes  # noqa: F401  NumPy knows bfloat16 by it
@@ -100,20 +101,21 @@ _NARROW = (
 
 
 def random_case(rng: random.Random) -> Case:
-    """Draw a case; sizes are uniform in their logarithms."""
+    """Draw a case; sizes are uniform in their logarithms, in a quarter of cases powers of two."""
+    round_ = _to_power if rng.random() < 0.25 else round
     family = rng.choices(list(_FAMILIES), list(_FAMILIES.values()))[0]
     total = rng.uniform(SMALLEST, LARGEST)
     if family == "selective_scan":
         states = rng.choice([8, 16, 16])
         batch = rng.choice([1, 1, 2, 4])
         rest = max(6.0, min(total, 19.0) - np.log2(batch))
-        length = round(2 ** rng.uniform(3, rest - 2))
-        channels = max(1, round(2**rest / length))
+        length = round_(2 ** rng.uniform(3, rest - 2))
+        channels = max(1, round_(2**rest / length))
         return Case(
             family, (batch, channels, length, states), {"layout": rng.choice(["bdl", "bld"])}
         )
-    rows = _lanes(rng, total)
-    length = max(4, round(2**total / rows))
+    rows = round_(_lanes(rng, total))
+    length = max(4, round_(2**total / rows))
     options: dict[str, Any] = {}
     if family == "logsumexp":
         # Of more steps the sum of a float32 loop stands still, and a scan's does not.
@@ -140,6 +142,11 @@ def random_case(rng: random.Random) -> Case:
             if rng.random() < 0.15:
                 options["final_state"] = True
     return Case(family, (rows, length), {k: v for k, v in options.items() if v is not False})
+
+
+def _to_power(size: float) -> int:
+    """The power of two that is nearest by its logarithm, as models have sizes."""
+    return 1 << max(0, round(log2(size)))
 
 
 def _lanes(rng: random.Random, total: float) -> int:
