@@ -64,13 +64,20 @@ _WHOLE_LINES = 2
 #: Lines of a set that are held for each of its ways in the nearest cache, and the share of those
 #: beyond that come from memory again. Linear recurrences of rows of 16384 steps and of 16383 take a
 #: Zen 5 in tiles of 16 rows 1.3 times as long as those of 16400, in tiles of 32 1.7 times.
-_HELD, _PUSHED = 1.7, 0.3
+#: From a private cache each takes 7 cycles, the time of so many lines: linear recurrences of 100
+#: rows of 1024 steps in tiles of 16 and 32 rows take 19 and 25 us, of 1000 steps 12 and 14.
+_HELD, _PUSHED, _WAITED = 1.7, 0.3, 6.0
 #: Bytes of pages whose addresses are found together, pages whose addresses the core has at hand,
 #: and of how many more all lines would come again: four arrays of rows of 432 kB take 1.8 ms in
-#: tiles of 16 rows, where those of 32 take 3.4.
-_TOGETHER, _PAGES, _MISSED = 16384.0, 48.0, 500.0
+#: tiles of 16 rows, where those of 32 take 3.4. In a private cache to look for an address takes the
+#: time of so many lines: maxima of 64 rows of 4112 steps in tiles of 16 and 32 take 17 and 36 us.
+_TOGETHER, _PAGES, _MISSED, _WALKED = 16384.0, 48.0, 500.0, 14.0
 #: Shares of what is around a row that come with a block, and with each of its lanes.
 _BLOCK, _LANE = 0.77, 0.23
+#: The share of a tile's squares, or of its chain, that the other does not hide, of steps without
+#: polynomials: filters of order two of 4096 x 144 in tiles of 16 rows take a Zen 5 80 us, in those
+#: of 64 48, sums 46 and 43.
+_IN_TURN = 0.35
 #: Cycles around a block of vectors, and for each lane of one of tiles, whose arrays are cleared.
 _VECTORS, _TILES = 5.0, 8.0
 #: Accesses of a row of a tile on its way: from memory and to it, in two steps.
@@ -118,7 +125,8 @@ def _beyond(
     width = min(plan.lane_block, step.lanes)
     if plan.transpose:
         if memory["footprint"] <= chip.private * min(chip.cores, tasks):
-            return {}
+            waited = _WAITED * _pushed_out(step, chip, width) + _WALKED * _unknown(step, width)
+            return {"moved": moved + waited * step.touched}
         # Nobody asks for the first tiles of a block of rows.
         unasked = min(1.0, plan.prefetch * TILE_STEPS / step.length) if plan.prefetch else 1.0
         lost = unasked * moved * _unfollowed(step, chip, width // _WHOLE_LINES)
@@ -164,16 +172,30 @@ def _unfollowed(step: Step, chip: CpuChip, width: int) -> float:
 
 
 def _come_again(step: Step, chip: CpuChip, width: int) -> float:
+    """The share of lines of tiles that come from memory again before they are used."""
+    missed = max(0.0, _pages(step, width) - _PAGES) / _MISSED
+    return _PUSHED * _pushed_out(step, chip, width) + missed
+
+
+def _pages(step: Step, width: int) -> float:
+    """Pages that a tile's rows lie in, those whose addresses are found together as one."""
+    return sum(width * min(1.0, abs(a.along_lane or 0) * a.size / _TOGETHER) for a in _apart(step))
+
+
+def _unknown(step: Step, width: int) -> float:
+    """The share of them whose addresses the core has to look for."""
+    return max(0.0, 1.0 - _PAGES / max(1.0, _pages(step, width)))
+
+
+def _pushed_out(step: Step, chip: CpuChip, width: int) -> float:
     """The share of lines of tiles that leave the nearest cache before they are used."""
-    met, pages = 0.0, 0.0
+    met = 0.0
     for a in _apart(step):
         row = abs(a.along_lane or 0) * a.size
         ends = (0, 63) if row % 64 else (0,)
         sets = {(i * row + end) // 64 % (PAGE_BYTES // 64) for i in range(width) for end in ends}
         met += width * len(ends) / len(sets)
-        pages += width * min(1.0, row / _TOGETHER)
-    left = max(0.0, 1.0 - _HELD * (chip.nearest // PAGE_BYTES) / max(1.0, met))
-    return _PUSHED * left + max(0.0, pages - _PAGES) / _MISSED
+    return max(0.0, 1.0 - _HELD * (chip.nearest // PAGE_BYTES) / max(1.0, met))
 
 
 def _beginnings(step: Step, width: int, region: float) -> float:
@@ -225,7 +247,9 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     chain = latency_of(step.chain, chip, not plan.library_math)
     if plan.transpose and size % 16 == 0:
         whole, rest = divmod(step.length, TILE_STEPS)
-        cycles = TILE_STEPS * whole * max(_across(plan, step, chip, size, tiled=True), chain)
+        less, more = sorted((_across(plan, step, chip, size, tiled=True), chain))
+        in_turn = 0.0 if step.transcendental else _IN_TURN
+        cycles = TILE_STEPS * whole * (more + in_turn * less)
         return overhead + cycles + rest * max(_across(plan, step, chip, size), chain)
     # The next block begins while the last steps of this one wait.
     chain /= ahead_of(step, chip, step.length, size)
