@@ -154,12 +154,14 @@ def measure(case: Case, seconds: float) -> dict[str, Any]:
         tensors = inputs(case)
         calls = forward_calls(case, tensors)
         require_right(case, calls)
+        given = [tensors[n] for n in ("q", "k", "v", "g", "beta")]
+        options: dict[str, Any] = {"initial_state": tensors["state"].clone()}
         if case.length == 1:  # decoding leaves the state where it is
-            state = tensors["state"].clone()
-            given = [tensors[n] for n in ("q", "k", "v", "g", "beta")]
-            options = {"initial_state": state, "inplace_final_state": True}
+            options["inplace_final_state"] = True
             calls["tvm_scan, in place"] = lambda: ts.gated_delta_rule(*given, **options)
-            calls["tvm_scan, kernel"] = kernel_call(ts.gated_delta_rule, *given, **options)
+        else:
+            options["output_final_state"] = True
+        calls["tvm_scan, kernel"] = kernel_call(ts.gated_delta_rule, *given, **options)
         times = interleaved(calls, seconds=seconds, least=5, gap=GAP)
     row: dict[str, Any] = {"case": str(case), "forward": {n: told(t) for n, t in times.items()}}
     if 1 < case.length <= MOST_WITH_GRADIENT:
