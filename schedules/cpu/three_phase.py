@@ -133,28 +133,15 @@ class ThreePhase(CpuPlan):
             return
         past = (False, True) if machine.line_stores else (False,)
         if step.rows < 2 * cores and step.length >= _LEAST_SHARED:
-            tiles = (0, *cls._tiles(step, machine.chip))
             pages = pages_ahead(machine, recurrence)
             base = cls(ldexp=has_ldexp(machine, recurrence), prefetch=pages)
             vectors = vector_plans(base, recurrence)
-            for plan, chunks, tile, line in product(vectors, (cores, 4 * cores), tiles, past):
-                yield plan.with_(chunks=chunks, cache_steps=tile, nontemporal=line)
+            for plan, chunks, line in product(vectors, (cores, 4 * cores), past):
+                yield plan.with_(chunks=chunks, nontemporal=line)
         least = _LEAST_OF_CALLS if step.transcendental else _LEAST_OF_STEPS
         if step.rows < 4 * cores and step.length >= least * 4 * cores:
             for streams in (1, 4):
                 yield cls(chunks=4 * cores, lane_block=streams)
-
-    @staticmethod
-    def _tiles(step: Step, chip: CpuChip) -> tuple[int, ...]:
-        """Long tiles of which the private caches of two cores hold what is read.
-
-        Shorter ones wait too often: linear recurrences of 2^22 steps take a Zen 5 0.69 ms in tiles
-        of 2^17, and 0.60 at once.
-        """
-        tile = _TILES[-1]
-        read = step.loads * tile / step.length
-        beyond = chip.is_beyond(step.touched)
-        return (tile,) if beyond and 4 * tile <= step.length and read <= 2 * chip.private else ()
 
     def picture(self, recurrence: Recurrence) -> Picture:
         """Return chunks and, where steps are vectors, a vector."""
