@@ -295,7 +295,9 @@ def _met_cycles(step: Step, chip: CpuChip, size: int, past: bool) -> float:
     """Cycles of a strip whose line meets those of other rows in a set of the nearest cache."""
     cycles = 0.0
     strips = [a for a in moving(step) if a.along_lane == 1 and a.along_time]
-    for a in strips if not past else [a for a in strips if not a.store]:
+    for a in strips:
+        if past and a.store:
+            continue
         sets = PAGE_BYTES // gcd(abs(a.along_time or 0) * a.size, PAGE_BYTES)
         if step.length * len(strips) / sets > chip.nearest / PAGE_BYTES:
             cycles += _MET / sets * min(1.0, max(0.0, 2.0 - size * a.size / 256))
