@@ -341,7 +341,7 @@ def test_rows_walked_backwards_are_turned_for_vectors_of_time(machine):
     in_vectors = [candidate for candidate in every if candidate.plan.time_vector]
     for candidate in in_vectors:
         ahead = candidate.plan.cost(forward, Machine.of(target)).seconds
-        assert candidate.seconds > 1.01 * ahead, candidate
+        assert candidate.seconds > ahead, candidate
     # Below AVX-512 it takes more shuffles than it saves.
     assert machine in ("emeraldrapids", "znver4") or not made.chosen.plan.time_vector
 

@@ -71,7 +71,7 @@ _HELD, _PUSHED, _WAITED = 1.7, 0.3, 6.0
 #: and of how many more all lines would come again: four arrays of rows of 432 kB take 1.8 ms in
 #: tiles of 16 rows, where those of 32 take 3.4. In a private cache to look for an address takes the
 #: time of so many lines: maxima of 64 rows of 4112 steps in tiles of 16 and 32 take 17 and 36 us.
-_TOGETHER, _PAGES, _MISSED, _WALKED = 16384.0, 48.0, 500.0, 14.0
+_TOGETHER, _PAGES, _MISSED, _SOUGHT = 16384.0, 48.0, 500.0, 14.0
 #: Shares of what is around a row that come with a block, and with each of its lanes.
 _BLOCK, _LANE = 0.77, 0.23
 #: The share of a tile's squares, or of its chain, that the other does not hide, of steps without
@@ -125,7 +125,7 @@ def _beyond(
     width = min(plan.lane_block, step.lanes)
     if plan.transpose:
         if memory["footprint"] <= chip.private * min(chip.cores, tasks):
-            waited = _WAITED * _pushed_out(step, chip, width) + _WALKED * _unknown(step, width)
+            waited = _WAITED * _pushed_out(step, chip, width) + _SOUGHT * _unknown(step, width)
             return {"moved": moved + waited * step.touched}
         # Nobody asks for the first tiles of a block of rows.
         unasked = min(1.0, plan.prefetch * TILE_STEPS / step.length) if plan.prefetch else 1.0
