@@ -164,10 +164,10 @@ def past_share(plan: CpuPlan, step: Step) -> float:
 def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float) -> float:
     """Bytes of lines that are fetched again for every lane where lanes are neighbours.
 
-    Of short rows beyond the private caches all lines come with every pass over time, whichever are
-    asked for.
+    Of short rows beyond the caches all lines come with every pass over time, whichever are asked
+    for.
     """
-    extra, beyond = 0.0, step.touched > chip.private
+    extra, beyond = 0.0, chip.is_beyond(step.touched)
     for a in moving(step):
         if a.along_time in (1, -1, 0, None) or not a.along_lane:
             continue
