@@ -7,7 +7,6 @@ from dataclasses import replace
 from tvm_scan.schedules.cpu.cost.count import NONE
 from tvm_scan.schedules.cpu.cost.parts import (
     fetched_again,
-    jump_cycles,
     latency_of,
     memory_of,
     moving,
@@ -17,6 +16,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Step
+from tvm_scan.schedules.cpu.cost.strips import jump_cycles
 from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_reduction, vector_scan
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip

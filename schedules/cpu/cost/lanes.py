@@ -13,10 +13,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     UNROLLED,
     access_cycles,
     ahead_of,
-    contested_cycles,
     fetched_again,
-    jump_cycles,
-    jumping,
     latency_of,
     memory_of,
     moving,
@@ -28,6 +25,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Access, Step
+from tvm_scan.schedules.cpu.cost.strips import contested_cycles, jump_cycles, jumping
 from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_scan
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS
 from tvm_scan.schedules.cpu.plans import PAGE_BYTES, VECTOR, CpuPlan, block_sizes

@@ -1,0 +1,116 @@
+"""Cost of strips: neighbouring lanes of rows of memory, a row from one step to the next."""
+
+from __future__ import annotations
+
+from math import gcd, log2
+
+from tvm_scan.schedules.cpu.cost.parts import moving
+from tvm_scan.schedules.cpu.cost.step import Access, Step
+from tvm_scan.schedules.cpu.plans import PAGE_BYTES
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+
+#: Bytes of a row of lanes whose lines lie side by side for several cores: shorter ones are a part
+#: of one line, of longer ones each core has lines of its own. Sums of 48 and 64 columns took two
+#: cores of a Zen 5 half of one's time, from 0.5 to 6 MB, and those of 24 and 32 no less than one's.
+_SHARED = (64, 128)
+#: Cycles of a step whose lines, or the lines beside them, another core writes, too: what is beyond
+#: the private caches, and beyond all of them.
+_CONTESTED = (8.0, 40.0)
+#: Cycles of a step at least if several cores write to its line: sums of 3 integers of 8 bytes take
+#: 4.3, and moving averages, which wait 7 for themselves, no more than that. Of arrays that fill a
+#: part of the shared cache it depends on how far the cores are from each other: 5, 9 and 12 columns
+#: took a Zen 5 from as long to 30, 95 and 180 cycles a step, where one core takes 8, 13 and 25.
+_SAME_LINE = (5.0, 40.0)
+_PART = 0.2
+#: Rows that are followed at a time from strip to strip: of 11 steps of three arrays strips of 16
+#: lanes take half of the time of strips of 1024, of 17 steps twice as long.
+_STREAMS = 40
+#: The share of a jump within the private cache, and the lines of a strip that wait for one.
+_NEAR, _FIRST = 0.25, 2.0
+#: Lines of a strip that is not long, and cycles of each of the others: a line of a strip of 1 KB
+#: takes 7 to 10 cycles on a Zen 4, of 4 KB 9 to 13, of 8 KB 17.
+_SHORT, _LONG = 16.0, 6.0
+#: Cycles of a line, for each time that a strip of few steps is twice as long as the prefetcher
+#: follows without loss: moving averages of 292486 x 5 in strips of 1 KB take a Zen 5 87 us, of one
+#: line 49; maxima of 157114 x 7 in strips of 128, 256 and 2048 bytes 37, 50 and 72.
+_DOUBLED = 0.5
+#: Cycles of a strip of up to four lines, of each array, whose rows all meet in one set of the
+#: nearest cache, and fewer where they meet in several: sums of 1024 x 1024 numbers in strips of
+#: 16, 64 and 256 lanes take a Zen 5 223, 111 and 63 us, of 1040 columns 45, 43 and 67, and of
+#: 1536 x 256 in strips of 16 and 64 63 and 26.
+_MET = 12.0
+
+
+def jumping(step: Step) -> list[Access]:
+    """Accesses to strips of lanes a row from the last step's, which is longer than two lines.
+
+    Of few steps the prefetcher follows each, from a strip to the next one.
+    """
+    accesses = moving(step)
+    if step.length * len(accesses) <= _STREAMS:
+        return []
+    return [a for a in accesses if a.along_lane == 1 and abs(a.along_time or 0) * a.size > 2 * 64]
+
+
+def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> float:
+    """Cycles of a step whose strip of lanes lies a row apart from the step's before.
+
+    Stores leave in order: one whose line is not in the nearest cache holds up those behind it. Of
+    long strips, other lines are pushed out of that cache, but for those that are stored past it.
+    """
+    if step.touched <= chip.nearest or size >= step.lanes:
+        return 0.0
+    strips = [max(1.0, size * a.size / 64) for a in moving(step) if a.along_lane == 1]
+    cycles = _DOUBLED * sum(n * max(0.0, log2(n / _FIRST)) for n in strips)
+    cycles += _met_cycles(step, chip, size, past)
+    beyond = step.touched > chip.private
+    lines = [max(1.0, size * a.size / 64) for a in jumping(step) if a.store]
+    cycles += chip.jump * (1.0 if beyond else _NEAR) * sum(min(_FIRST, n) for n in lines)
+    if beyond and not past:
+        cycles += sum(_LONG * max(0.0, n - _SHORT) for n in lines)
+    return cycles
+
+
+def _met_cycles(step: Step, chip: CpuChip, size: int, past: bool) -> float:
+    """Cycles of a strip whose line meets those of other rows in a set of the nearest cache."""
+    cycles = 0.0
+    strips = [a for a in moving(step) if a.along_lane == 1 and a.along_time]
+    for a in strips:
+        if past and a.store:
+            continue
+        sets = PAGE_BYTES // gcd(abs(a.along_time or 0) * a.size, PAGE_BYTES)
+        if step.length * len(strips) / sets > chip.nearest / PAGE_BYTES:
+            cycles += _MET / sets * min(1.0, max(0.0, 2.0 - size * a.size / 256))
+    return cycles
+
+
+def contested_cycles(step: Step, chip: CpuChip, otherwise: float, at_once: int = 1) -> float:
+    """Cycles of a lane, or of a block of them, if other cores write to its lines or beside them.
+
+    A line of several steps, or lanes, is written by one core after the other: what is written at
+    once takes some cycles at least. Of lines side by side, what the private caches hold stays
+    there; of the rest each core asks for the others' lines, too.
+
+    Parameters
+    ----------
+    step : Step
+        What is counted.
+    chip : CpuChip
+        Where.
+    otherwise : float
+        Cycles of the same without other cores.
+    at_once : int
+        Steps that a core computes before it writes them.
+    """
+    stores = [a for a in moving(step) if a.store and a.along_lane == 1]
+    touched, (least, most) = step.touched, _SHARED
+    row = step.lanes * stores[0].size if stores else 0
+    if 0 < row < least:
+        held, lost = _SAME_LINE
+        cycles = held / at_once if touched <= _PART * chip.shared else lost
+        return max(0.0, cycles * step.length - otherwise)
+    # Halves of such a row have a line in common, unless each is one.
+    cache = chip.private if row == most else chip.nearest
+    if not least <= row <= most or touched <= cache:
+        return 0.0
+    return step.length * _CONTESTED[touched > 0.75 * chip.shared]
