@@ -26,9 +26,10 @@ from tvm_scan.schedules.machine.cpu_chip import CpuChip
 _ASKING, _SOONER = 3.0, 0.35
 #: Cycles of a cell of a vector of time that is read or written backwards, one by one.
 _BACKWARDS = 1.0
-#: Shuffles that reverse a vector: sums of 16 x 4578 numbers in vectors of 32 take a Zen 5 6.3 us
-#: forwards and 6.4 backwards (integers of 8 bytes), 7.4 and 7.8 (floats).
-_REVERSED = 1.0
+#: Shuffles that reverse a vector of 64 bytes, and a shorter one: sums of 16 x 4578 numbers by
+#: vectors of 32 take a Zen 5 6.3 us forwards and 6.4 backwards (integers of 8 bytes), 7.4 and 7.8
+#: (floats); linear recurrences of 64 x 1000 under AVX2, by 64 with runs, 11.2 and 13.5.
+_REVERSED, _REVERSED_SHORTER = 1.0, 2.0
 #: Cycles around a vector of time; cycles until its last cell is the next one's carry.
 _AROUND, _PASSED = 1.7, 3.0
 #: The share of what is around a row that vectors of time have.
@@ -87,7 +88,8 @@ def _reversed(a: Access, width: int, chip: CpuChip) -> float:
     """Shuffles that put the cells of a vector of time in the order of memory, or of time."""
     if a.along_time != -1 or a.size not in REVERSED_BYTES:
         return 0.0
-    return _REVERSED * vectors_of(width, a.size, chip)
+    each = _REVERSED if chip.vector_bytes == 64 else _REVERSED_SHORTER
+    return each * vectors_of(width, a.size, chip)
 
 
 def block_counts(plan: CpuPlan, step: Step, chip: CpuChip) -> tuple[float, float]:
