@@ -145,8 +145,7 @@ class Lanes(CpuPlan):
                 # the time, and log-sum-exps of 33 MB 0.77).
                 is_large = step.touched > machine.chip.shared / 2
                 order = past[::-1] if is_large else past
-                widths = {16, 32, 64, whole} if whole >= 16 else {16, 32, 64}
-                for width, line in product(sorted(widths), order):
+                for width, line in product(sorted({16, 32, 64, max(16, whole)}), order):
                     plan = tiles.with_(lane_block=width, nontemporal=line)
                     if width <= step.lanes and (not line or past_share(plan, step) >= 0.5):
                         yield plan

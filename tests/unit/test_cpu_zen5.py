@@ -112,13 +112,17 @@ def test_first_steps_of_maxima_are_guessed():
     assert chosen("cummax", (64, 25), dtype="int32").algorithm == "lanes"
 
 
+def strips(sizes, width):
+    """What sums down columns have to do in strips."""
+    plan = f"cpu/lanes(lane_block={width}, vectorize=True)"
+    return work_of("cumsum", sizes, plan, ZEN5, dtype="float32", axis=0)
+
+
 def test_strips_of_rows_that_begin_within_lines_share_lines():
     """Sums of 96 columns in strips of 16 take one core 10 us, of 100 columns 21."""
-    plan = "cpu/lanes(lane_block={}, vectorize=True)"
 
     def moved(columns, width):
-        sizes, options = (columns, 1875), {"dtype": "float32", "axis": 0}
-        return work_of("cumsum", sizes, plan.format(width), ZEN5, **options).moved / columns
+        return strips((columns, 1875), width).moved / columns
 
     for width in (16, 32, 64):
         assert moved(192, width) == pytest.approx(moved(128, width))
@@ -149,11 +153,9 @@ def test_wide_strips_of_few_steps_are_followed_less():
 
 def test_narrow_strips_of_rows_that_meet_in_a_set_take_longer():
     """Sums of 1024 rows of 1024 in strips of 64 and 256 take 111 and 63 us, of 1040 43 and 67."""
-    plan = "cpu/lanes(lane_block={}, vectorize=True)"
 
     def cycles(columns, width):
-        sizes, options = (columns, 1024), {"dtype": "float32", "axis": 0}
-        return work_of("cumsum", sizes, plan.format(width), ZEN5, **options).cycles / columns
+        return strips((columns, 1024), width).cycles / columns
 
     for columns in (1024, 2048, 4096):
         assert cycles(columns, 16) > 3 * cycles(columns, 256)

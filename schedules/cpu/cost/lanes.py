@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil, gcd, log2
+from math import ceil, log2
 
 from tvm_scan.schedules.cpu.chains import RUN
 from tvm_scan.schedules.cpu.cost.parts import (
@@ -25,7 +25,13 @@ from tvm_scan.schedules.cpu.cost.parts import (
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Access, Step
-from tvm_scan.schedules.cpu.cost.strips import contested_cycles, jump_cycles, jumping
+from tvm_scan.schedules.cpu.cost.strips import (
+    contested_cycles,
+    jump_cycles,
+    jumping,
+    sets_of,
+    ways_of,
+)
 from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_scan
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS
 from tvm_scan.schedules.cpu.plans import PAGE_BYTES, VECTOR, CpuPlan, block_sizes
@@ -152,10 +158,9 @@ def _evicted(step: Step, chip: CpuChip, width: int) -> float:
         return 0.0
     cells = 0.0
     for a in moving(step):
-        if a.along_time in (1, -1) and a.along_lane not in (0, 1, None):
-            sets = PAGE_BYTES // gcd(abs(a.along_lane or 0) * a.size, PAGE_BYTES)
-            if ceil(width / sets) > chip.nearest // PAGE_BYTES:
-                cells += a.times * (64 - a.size)
+        apart = a.along_time in (1, -1) and a.along_lane not in (0, 1, None)
+        if apart and ceil(width / sets_of((a.along_lane or 0) * a.size)) > ways_of(chip):
+            cells += a.times * (64 - a.size)
     return step.rows * step.length * cells
 
 
@@ -193,7 +198,7 @@ def _pushed_out(step: Step, chip: CpuChip, width: int) -> float:
         ends = (0, 63) if row % 64 else (0,)
         sets = {(i * row + end) // 64 % (PAGE_BYTES // 64) for i in range(width) for end in ends}
         met += width * len(ends) / len(sets)
-    return max(0.0, 1.0 - _HELD * (chip.nearest // PAGE_BYTES) / max(1.0, met))
+    return max(0.0, 1.0 - _HELD * ways_of(chip) / max(1.0, met))
 
 
 def _beginnings(step: Step, width: int, region: float) -> float:

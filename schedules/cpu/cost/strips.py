@@ -52,6 +52,21 @@ def jumping(step: Step) -> list[Access]:
     return [a for a in accesses if a.along_lane == 1 and abs(a.along_time or 0) * a.size > 2 * 64]
 
 
+def sets_of(row: int) -> int:
+    """Sets of the nearest cache in which the lines of rows that are so many bytes apart lie."""
+    return PAGE_BYTES // gcd(abs(row), PAGE_BYTES)
+
+
+def ways_of(chip: CpuChip) -> int:
+    """Lines of a set of the nearest cache."""
+    return chip.nearest // PAGE_BYTES
+
+
+def _lines(a: Access, size: int) -> float:
+    """Lines of a strip of ``size`` lanes, at least one."""
+    return max(1.0, size * a.size / 64)
+
+
 def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> float:
     """Cycles of a step whose strip of lanes lies a row apart from the step's before.
 
@@ -60,11 +75,11 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
     """
     if step.touched <= chip.nearest or size >= step.lanes:
         return 0.0
-    strips = [max(1.0, size * a.size / 64) for a in moving(step) if a.along_lane == 1]
+    strips = [_lines(a, size) for a in moving(step) if a.along_lane == 1]
     cycles = _DOUBLED * sum(n * max(0.0, log2(n / _FIRST)) for n in strips)
     cycles += _met_cycles(step, chip, size, past)
     beyond = step.touched > chip.private
-    lines = [max(1.0, size * a.size / 64) for a in jumping(step) if a.store]
+    lines = [_lines(a, size) for a in jumping(step) if a.store]
     cycles += chip.jump * (1.0 if beyond else _NEAR) * sum(min(_FIRST, n) for n in lines)
     if beyond and not past:
         cycles += sum(_LONG * max(0.0, n - _SHORT) for n in lines)
@@ -78,8 +93,8 @@ def _met_cycles(step: Step, chip: CpuChip, size: int, past: bool) -> float:
     for a in strips:
         if past and a.store:
             continue
-        sets = PAGE_BYTES // gcd(abs(a.along_time or 0) * a.size, PAGE_BYTES)
-        if step.length * len(strips) / sets > chip.nearest / PAGE_BYTES:
+        sets = sets_of((a.along_time or 0) * a.size)
+        if step.length * len(strips) / sets > ways_of(chip):
             cycles += _MET / sets * min(1.0, max(0.0, 2.0 - size * a.size / 256))
     return cycles
 
