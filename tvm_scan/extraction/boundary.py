@@ -74,7 +74,7 @@ def split_boundary(
     at_first = decide_time_tests(step, time, extent, at=0)
     if not tir.contains_var(step, [old]) or tir.contains_var(at_first, [old]):
         return Boundary(step)
-    later, init = _from_step(1, step, old, [old, *others], time, extent)
+    later, init = _from_step([at_first], step, old, [old, *others], time, extent)
     if init is not None:
         return Boundary(later, init=init)
     return Boundary(
@@ -138,19 +138,19 @@ def lag_initial_values(
     read = [old for old in olds if tir.contains_var(step, [old])]
     if len(read) != 1:
         return None
-    later, init = _from_step(count, step, read[0], olds, time, extent)
+    early = [decide_time_tests(step, time, extent, at=s) for s in range(count)]
+    later, init = _from_step(early, step, read[0], olds, time, extent)
     return None if init is None else ([later if s is step else s for s in steps], [init] * count)
 
 
 def _from_step(
-    count: int, step: Any, old: Var, olds: Sequence[Var], time: Var, extent: Any
+    early: list[Any], step: Any, old: Var, olds: Sequence[Var], time: Var, extent: Any
 ) -> tuple[Any, Any]:
-    """The step from step ``count`` on, and a value of ``old`` with which those before are the same.
+    """The step after the ``early`` ones, and a value of ``old`` with which these are the same.
 
     The value is None where there is none.
     """
-    later = decide_time_tests(step, time, extent, at=None, begin=count)
-    early = [decide_time_tests(step, time, extent, at=s) for s in range(count)]
+    later = decide_time_tests(step, time, extent, at=None, begin=len(early))
     for init in _initial_values(step, old, olds, time, extent):
         wanted = tir.substitute(later, tir.VarMap([(old, init)]))
         if all(tir.structurally_equal(each, wanted) for each in early):
