@@ -8,6 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
+from tvm.script import from_source
 from tvm.script import tirx as T
 from tvm.target import Target
 
@@ -98,11 +99,18 @@ def test_a_value_that_the_next_step_reads_stays_with_the_carries():
     assert len(parts.bodies) == 1 and not parts.registers
 
 
+def read_out(time_first):
+    """A state that is added to and read in every step, of arrays with time first, or last."""
+    keys, lanes = ("t, n", "t, c") if time_first else ("n, t", "c, t")
+    sizes = {"t": 40, "n": 8, "c": 64}
+    of_keys, of_lanes = (tuple(sizes[v] for v in i.split(", ")) for i in (keys, lanes))
+    return from_source(
+        f"""
 @T.prim_func(s_tir=True)
 def read_out(
-    K: T.Buffer((40, 8), "float32"), V: T.Buffer((40, 64), "float32"),
-    Y: T.Buffer((40, 64), "float32"),
-):  # fmt: skip
+    K: T.Buffer({of_keys}, "float32"), V: T.Buffer({of_lanes}, "float32"),
+    Y: T.Buffer({of_lanes}, "float32"),
+):
     for c in range(64):
         S = T.alloc_buffer((8,), "float32")
         for n in range(8):
@@ -111,14 +119,19 @@ def read_out(
             y = T.alloc_buffer((1,), "float32")
             y[0] = T.float32(0)
             for n in range(8):
-                S[n] = T.float32(0.5) * S[n] + K[t, n] * V[t, c]
-                y[0] = y[0] + K[t, n] * S[n]
-            Y[t, c] = y[0]
+                S[n] = T.float32(0.5) * S[n] + K[{keys}] * V[{lanes}]
+                y[0] = y[0] + K[{keys}] * S[n]
+            Y[{lanes}] = y[0]
+""",
+        {"T": T},
+    )
 
 
 def test_sums_over_a_state_stay_in_registers():
     """In a strip of several vectors, too: what is added to is no array of all lanes."""
-    func = parallelize(read_out, CPU, ScanPlan.of("cpu", "lanes", lane_block=64, vectorize=True))
+    loop_of_steps = read_out(time_first=True)
+    plan = ScanPlan.of("cpu", "lanes", lane_block=64, vectorize=True)
+    func = parallelize(loop_of_steps, CPU, plan)
     loops = []
     tvm_ffi.structural_walk(func.body, [(tirx.For, loops.append)])
     sums = 0
@@ -138,7 +151,7 @@ def test_sums_over_a_state_stay_in_registers():
     for width in (32, 64):
         plan = ScanPlan.of("cpu", "lanes", lane_block=width, vectorize=True)
         tensors = [tvm.runtime.tensor(a) for a in (K, V, np.zeros((40, 64), "float32"))]
-        tvm.compile(parallelize(read_out, CPU, plan), target=CPU)(*tensors)
+        tvm.compile(parallelize(loop_of_steps, CPU, plan), target=CPU)(*tensors)
         got[width] = tensors[2].numpy()
     np.testing.assert_array_equal(got[32], got[64])
     state, want = np.zeros((8, 64)), np.zeros((40, 64))
@@ -148,24 +161,6 @@ def test_sums_over_a_state_stay_in_registers():
     np.testing.assert_allclose(got[64], want, rtol=1e-5)
 
 
-@T.prim_func(s_tir=True)
-def read_twice(
-    K: T.Buffer((8, 40), "float32"), V: T.Buffer((64, 40), "float32"),
-    Y: T.Buffer((64, 40), "float32"),
-):  # fmt: skip
-    for c in range(64):
-        S = T.alloc_buffer((8,), "float32")
-        for n in range(8):
-            S[n] = T.float32(0)
-        for t in range(40):
-            y = T.alloc_buffer((1,), "float32")
-            y[0] = T.float32(0)
-            for n in range(8):
-                S[n] = T.float32(0.5) * S[n] + K[n, t] * V[c, t]
-                y[0] = y[0] + K[n, t] * S[n]
-            Y[c, t] = y[0]
-
-
 def test_what_two_statements_read_for_all_lanes_has_one_tile():
-    (shared,) = LaneTiles(extract(read_twice), 16).shared
+    (shared,) = LaneTiles(extract(read_out(time_first=False)), 16).shared
     assert shared.load.source.name == "K"
