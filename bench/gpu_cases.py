@@ -8,10 +8,20 @@ import ml_dtypes
 import numpy as np
 from tvm import tirx
 
-from bench.gpu_loops import affine, affine_steps, rwkv6, rwkv6_steps, selective_halves
-from tvm_scan import ScanPlan, library, tir
+from bench.gpu_loops import (
+    affine,
+    affine_steps,
+    gated_delta,
+    gated_delta_steps,
+    rwkv6,
+    rwkv6_steps,
+    selective_halves,
+)
+from tvm_scan import ScanPlan, extract, library, tir
+from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError
 from tvm_scan.library import LIBRARY
+from tvm_scan.schedules.analysis import analyse
 
 __all__ = [
     "LADDERS",
@@ -33,7 +43,7 @@ class Case:
 
     Attributes
     ----------
-    family : {"affine", "cumsum", "selective", "rwkv6"}
+    family : {"affine", "cumsum", "selective", "rwkv6", "delta"}
         Which loop.
     sizes : tuple of int
         Its sizes, in the order of its factory.
@@ -55,6 +65,8 @@ class Case:
             return affine(*self.sizes, self.dtype)
         if self.family == "rwkv6":
             return rwkv6(*self.sizes)
+        if self.family == "delta":
+            return gated_delta(*self.sizes)
         if self.family == "cumsum":
             return library.cumsum(*self.sizes, self.dtype)
         if self.dtype == "bfloat16":
@@ -64,13 +76,24 @@ class Case:
     @property
     def outputs(self) -> tuple[str, ...]:
         """Parameters that are written."""
-        return {"affine": ("H",), "rwkv6": ("Y",), "cumsum": ("Y",)}.get(self.family, ("out",))
+        names = {"affine": ("H",), "rwkv6": ("Y",), "cumsum": ("Y",)}
+        return {**names, "delta": ("output", "present_state")}.get(self.family, ("out",))
+
+    @property
+    def recurrence(self) -> TimeLoop:
+        """What the loop is proven to be."""
+        return analyse(self.func).deltas[0] if self.family == "delta" else extract(self.func)
 
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Values of an input lie in here; gates decay, as a trained model's do."""
         gates = {"A": (0.9, 1.0), "W": (0.9, 1.0)}
         if self.family == "selective":
             gates = {"A": (-2.0, -0.5), "delta": (-4.0, -1.0)}
+        if self.family == "delta":
+            # Of length one, nearly: the rule forgets along a key what it had of it.
+            most = (3.0 / self.sizes[-1]) ** 0.5
+            gates = {"query": (-most, most), "key": (-most, most)}
+            gates |= {"decay": (-0.5, 0.0), "beta": (0.0, 1.0)}
         read = [p.name for p in self.func.params if p.name not in self.outputs]
         return {name: gates.get(name, (-1.0, 1.0)) for name in read}
 
@@ -104,6 +127,8 @@ class Case:
             return affine_steps(inputs)
         if self.family == "rwkv6":
             return rwkv6_steps(inputs)
+        if self.family == "delta":
+            return gated_delta_steps(inputs)
         name = "cumsum" if self.family == "cumsum" else "selective_scan"
         wide = {key: array.astype(np.float64) for key, array in inputs.items()}
         found: Arrays = LIBRARY[name].expected(wide)
@@ -128,6 +153,7 @@ def check_cases(tiny: bool) -> list[Case]:
         Case("selective", (2, 2048, 512, 16)),
         Case("selective", (2, 2048, 512, 16), "bfloat16"),
         Case("rwkv6", (32, 512, 64)),
+        Case("delta", (32, 500, 128)),
     ]
 
 
@@ -144,6 +170,7 @@ def timed_cases() -> tuple[list[Case], list[Case]]:
         Case("cumsum", (1, 1 << 28)),
         *(Case("selective", s) for s in few[:4]),
         Case("rwkv6", (32, 1024, 64)),
+        Case("delta", (32, 2048, 128)),
         # What is compared with a CUDA sequential kernel.
         Case("affine", (1536, 1024)),
         Case("affine", (rows, 4096), "bfloat16"),
@@ -158,6 +185,7 @@ def timed_cases() -> tuple[list[Case], list[Case]]:
         *(Case("selective", s) for s in few[4:]),
         *(Case("selective", s, "bfloat16") for s in few),
         *(Case("rwkv6", (32, t, 64)) for t in (128, 8192, 512, 2048, 256, 4096)),
+        *(Case("delta", (h, t, 128)) for t in (8192, 512, 64, 1) for h in (32, 128)),
     ]
     return first, [case for case in rest if str(case) not in map(str, first)]
 
@@ -177,6 +205,7 @@ def peer_cases() -> list[Case]:
         *(Case("selective", (2, 8, length, 16)) for length in (512, 1024, 4096)),
         Case("selective", (2, 8, 4096, 16), "bfloat16"),
         Case("rwkv6", (2, 64, 64)),
+        Case("delta", (2, 200, 128)),
     ]
 
 
@@ -219,6 +248,15 @@ LADDERS["rwkv6"] = {
     k: v
     for k, v in LADDERS["selective"].items()
     if k.startswith(("thread", "8 threads", "16 threads"))
+}
+_BLOCKS = "cuda/delta_blocks(steps="
+LADDERS["delta"] = {
+    "8 steps, multiply-adds": _BLOCKS + "8)",
+    "16 steps, multiply-adds": _BLOCKS + "16)",
+    "8 steps, tensor cores": _BLOCKS + "8, threads_per_block=64, products=tf32x3)",
+    "16 steps, tensor cores": _BLOCKS + "16, threads_per_block=64, products=tf32x3)",
+    "16 steps, tensor cores, 8 chunks": _BLOCKS
+    + "16, threads_per_block=64, chunks=8, products=tf32x3)",
 }
 
 

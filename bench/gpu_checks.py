@@ -14,7 +14,7 @@ from tvm.target import Target
 
 from bench.gpu_cases import Case, check_cases, ladder, peer_cases
 from bench.gpu_worker import Worker
-from tvm_scan import ScanPlan, extract
+from tvm_scan import ScanPlan
 from tvm_scan.errors import PlanError
 
 __all__ = ["SANITIZERS", "Clock", "checked", "checked_peers", "is_wrong", "sanitized"]
@@ -41,12 +41,13 @@ class Clock:
         return self.left <= 0
 
 
-def _bound(case: Case) -> float:
+def _bound(case: Case, dtype: str) -> float:
     """Largest error over the largest result that is accepted, from the length and the dtype."""
-    unit = 2.0**-8 if case.dtype == "bfloat16" else 2.0**-24
-    steps = case.sizes[1] if case.family == "rwkv6" else case.sizes[-1 - (case.family[0] == "s")]
+    unit = 2.0**-8 if dtype == "bfloat16" else 2.0**-24
+    along = {"rwkv6": 1, "delta": 1, "selective": 2}
+    steps = case.sizes[along.get(case.family, -1)]
     # Sums of as many roundings as steps; what is summed up is at most that many times the result.
-    return 4 * unit if case.dtype == "bfloat16" else 8 * unit * max(16.0, steps**0.5)
+    return 4 * unit if dtype == "bfloat16" else 8 * unit * max(16.0, steps**0.5)
 
 
 def sanitized(say: Say) -> bool | None:
@@ -109,7 +110,7 @@ def checked(
                 say(f"{case}  {name}: {refused}")
                 continue
             found = worker.plan_error(case, plan, min(patience, clock.left))
-            rows.append(_compared({"case": str(case), "plan": name}, found, _bound(case), say))
+            rows.append(_compared({"case": str(case), "plan": name}, found, _bound(case, case.dtype), say))
     wrong = sum(is_wrong(row) for row in rows)
     say(f"compared with float64: {len(rows)} plans, {wrong} wrong")
     return rows
@@ -125,7 +126,7 @@ def _refusal(case: Case, plan: ScanPlan | None, target: Target) -> PlanError | N
     if plan is None:
         return None
     try:
-        plan.check(target, extract(case.func))
+        plan.check(target, case.recurrence)
     except PlanError as refusal:
         return refusal
     return None
@@ -150,13 +151,13 @@ def checked_peers(worker: Worker, clock: Clock, say: Say, patience: float) -> li
         if clock.over():
             say(f"time for comparisons is over before {case}")
             return rows
-        # Published kernels are compiled with fast math, as their packages do.
-        bound = 16 * _bound(case)
         for name, found in worker.peer_errors(case, min(patience, max(0.0, clock.left))):
             row = {"case": str(case), "peer": name}
             if isinstance(found, str):
                 rows.append({**row, "failed": found})  # Most are not there, which says no more.
                 continue
+            # Published kernels are compiled with fast math, as their packages do.
+            bound = 16 * _bound(case, "bfloat16" if "bfloat16" in name else case.dtype)
             rows.append(_compared(row, found, bound, say))
             if is_wrong(rows[-1]):
                 worker.lost[case.family, name] = f"wrong: an error of {found:.3g}"

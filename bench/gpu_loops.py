@@ -6,7 +6,17 @@ import numpy as np
 from tvm import tirx
 from tvm.script import tirx as T
 
-__all__ = ["affine", "affine_steps", "rwkv6", "rwkv6_steps", "selective_halves"]
+from tvm_scan.loops.linear_attention import LinearAttention
+
+__all__ = [
+    "affine",
+    "affine_steps",
+    "gated_delta",
+    "gated_delta_steps",
+    "rwkv6",
+    "rwkv6_steps",
+    "selective_halves",
+]
 
 Arrays = dict[str, np.ndarray]
 
@@ -77,6 +87,39 @@ def rwkv6_steps(inputs: Arrays) -> Arrays:
         out[:, t] = np.einsum("hk,hkv->hv", r[:, t], state + u[:, :, None] * outer)
         state = w[:, t, :, None] * state + outer
     return {"Y": out}
+
+
+def gated_delta(heads: int, length: int, size: int) -> tirx.PrimFunc:
+    """A gated delta rule as ONNX has it: ``S = exp(g) S + b k (v - exp(g) S . k)``."""
+    op = LinearAttention(
+        rule="gated_delta",
+        query_heads=heads,
+        heads=heads,
+        keys=size,
+        values=size,
+        scale=1.0,
+        batch=1,
+        length=length,
+        dtype="float32",
+        state_dtype="float32",
+        decays=heads,
+        betas=heads,
+        has_past=True,
+    )
+    return op.loop()
+
+
+def gated_delta_steps(inputs: Arrays) -> Arrays:
+    """The gated delta rule in float64."""
+    names = ("query", "key", "value", "past_state", "decay", "beta")
+    q, k, v, state, g, b = (inputs[name][0].astype(np.float64) for name in names)
+    q, out = q.reshape(k.shape), np.empty(v.shape)
+    for t in range(len(k)):
+        state = state * np.exp(g[t].reshape(-1, 1, 1))
+        known = np.einsum("hk,hkv->hv", k[t], state)
+        state = state + np.einsum("hk,hv->hkv", k[t], b[t].reshape(-1, 1) * (v[t] - known))
+        out[t] = np.einsum("hk,hkv->hv", q[t], state)
+    return {"output": out.reshape(1, *out.shape[:2], 1, -1), "present_state": state[None]}
 
 
 def selective_halves(

@@ -14,7 +14,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from bench.gpu_cases import Case
-from tvm_scan import ScanPlan, cuda_math, default_plan, extract, parallelize
+from tvm_scan import ScanPlan, cuda_math, default_plan, parallelize
 
 __all__ = [
     "Expected",
@@ -155,7 +155,7 @@ def copied(target: Target, device: tvm.runtime.Device, count: int, repeat: int) 
 
 def plan_for(case: Case, plan: ScanPlan | None, target: Target) -> ScanPlan:
     """The plan, or the default one."""
-    return plan or default_plan(target, extract(case.func))
+    return plan or default_plan(target, case.recurrence)
 
 
 class Expected:

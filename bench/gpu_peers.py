@@ -208,6 +208,38 @@ def _fla(case: Case, inputs: list[Any]) -> Call:
     return Call(lambda: chunk_rwkv6(*args, u, scale=1.0)[0], lambda o: o[0].transpose(0, 1))
 
 
+def _delta_arguments(inputs: list[Any], dtype: Any) -> list[Any]:
+    """Tokens as fla has them, of ``dtype``, and the state, which stays as it is."""
+    query, key, value, state, decay, beta = inputs
+    tokens = (query[:, :, :, 0], key, value, decay[..., 0], beta)
+    return [*(t.to(dtype).contiguous() for t in tokens), state]
+
+
+def _fla_delta_chunk(case: Case, inputs: list[Any]) -> Call:
+    import torch
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+
+    # Written for halves: what it multiplies are tf32 otherwise. Decays it takes in float32.
+    q, k, v, _, beta, state = _delta_arguments(inputs, torch.bfloat16)
+    g = inputs[4][..., 0].contiguous()
+    named = {"scale": 1.0, "initial_state": state, "output_final_state": True}
+    return Call(lambda: chunk_gated_delta_rule(q, k, v, g, beta, **named)[0], _with_groups)
+
+
+def _fla_delta_steps(case: Case, inputs: list[Any]) -> Call:
+    import torch
+    from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule
+
+    q, k, v, g, beta, state = _delta_arguments(inputs, torch.float32)
+    named = {"beta": beta, "scale": 1.0, "initial_state": state, "output_final_state": True}
+    return Call(lambda: fused_recurrent_gated_delta_rule(q, k, v, g, **named)[0], _with_groups)
+
+
+def _with_groups(output: Any) -> Any:
+    """An output as the loop has it: between heads and values, queries that share a key."""
+    return output.unsqueeze(3)
+
+
 #: Family -> name of a peer -> how it is called.
 PEERS: dict[str, dict[str, Callable[[Case, list[Any]], Call]]] = {
     "affine": {
@@ -220,4 +252,5 @@ PEERS: dict[str, dict[str, Callable[[Case, list[Any]], Call]]] = {
     "cumsum": {"torch.cumsum": _torch_cumsum},
     "selective": {"mamba-ssm": _mamba},
     "rwkv6": {"fla chunk": _fla},
+    "delta": {"fla chunk, bfloat16": _fla_delta_chunk, "fla step after step": _fla_delta_steps},
 }

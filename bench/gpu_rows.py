@@ -11,7 +11,7 @@ from bench.gpu_cases import Case
 from bench.gpu_checks import Clock
 from bench.gpu_ours import Times, plan_for
 from bench.gpu_worker import Worker
-from tvm_scan import ScanPlan, extract
+from tvm_scan import ScanPlan
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.machine.machine import Machine
 
@@ -73,7 +73,7 @@ class Timing:
         """Why a plan of a ladder is not timed; empty if it is."""
         if plan is None:
             return ""
-        recurrence = extract(case.func)
+        recurrence = case.recurrence
         try:
             plan.check(self.target, recurrence)
         except PlanError as refusal:
