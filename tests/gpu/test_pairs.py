@@ -26,6 +26,10 @@ from tvm_scan.schedules.machine.pairs import in_pairs, step
 SM_100 = Target({**dict(CUDA_TARGET.export()), "arch": "sm_100"})
 PLANS = {**PLANS, "polynomials": PLANS["two threads"].with_(exp_share=4)}
 LENGTH = 72
+#: Of kernels that are run, or emitted, which on a GPU compiles them for it.
+needs_pairs = pytest.mark.skipif(
+    not cusim.is_simulated(), reason="changes what the simulator compiles, and is for sm_100"
+)
 
 
 def test_which_targets_have_them():
@@ -56,6 +60,7 @@ def separate_and_paired(func, plan, args):
     return separate, paired, rounded
 
 
+@needs_pairs
 @pytest.mark.parametrize("plan", PLANS)
 def test_selective_scan(plan):
     """The bits of separate steps, where a product and its sum are rounded as theirs are."""
@@ -70,6 +75,7 @@ def test_selective_scan(plan):
         assert (np.abs(paired - want) <= bound).all()
 
 
+@needs_pairs
 def test_states_in_pairs():
     """Where each step loads its own states, as of outer products, two of them are a pair."""
     options = {"dtype": "float32", "reverse": False, "states": 16, "emit": "inclusive"}
@@ -139,6 +145,7 @@ def test_a_product_stays_with_the_sum_that_takes_it():
     assert "scan_" not in of_two(total), "a sum of products is rounded once for each"
 
 
+@needs_pairs
 @pytest.mark.skipif(nvcc.nvdisasm_path() is None, reason="needs nvcc and nvdisasm")
 def test_machine_code_has_them():
     func = library.selective_scan(8, 2048, 2048, 16)
@@ -146,6 +153,7 @@ def test_machine_code_has_them():
     assert code.count("FFMA2") >= 8 * 8 and code.count("FMUL2") >= 8 * 8
 
 
+@needs_pairs
 @pytest.mark.skipif(nvcc.nvdisasm_path() is None, reason="needs nvcc and nvdisasm")
 @pytest.mark.parametrize("plan", ["two threads", "polynomials"])
 def test_what_pairs_save_is_counted(plan, tmp_path):

@@ -1,0 +1,231 @@
+"""How good the default plans of a GPU are: every plan of the shortlists, timed on one.
+
+``python -m bench.gpu_choice build FOLDER`` compiles them, on any machine with nvcc, and
+``python -m bench.gpu_choice time FOLDER`` times them on a machine with a GPU, whose time is dearer.
+The table has for each case the default's time over the best one's, and what the model predicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import tvm
+from tvm.target import Target
+
+from bench.gpu_cases import Case
+from bench.gpu_ours import built, cold_times, copied, device_tensors
+from bench.origin import command, commit
+from tvm_scan import ScanPlan, parallelize
+from tvm_scan.meta.space.decisions import enumerate_plans
+from tvm_scan.schedules.choose.default import decide
+from tvm_scan.schedules.gpu.single_pass import SinglePass
+from tvm_scan.schedules.machine.machine import Machine
+
+__all__ = ["build", "cases", "main", "time_all"]
+
+RESULTS = Path(__file__).parent / "results" / "gpu_choice.json"
+INDEX = "index.json"
+_REPEAT = 9
+#: Plans of a shortlist beside the default, the nearest to it first.
+_COMPARED = 24
+_COPIED = 1 << 28
+#: Seconds by the model beyond which a plan is not timed.
+_SLOW = 0.05
+
+
+def cases() -> list[Case]:
+    """Loops of every family, in sizes that fill a chip and that do not."""
+    rows = 8 * 1536
+    lengths = (128, 512, 1024, 4096, 4095, 16384, 65536)
+    sums = ((1, 1 << 28), (1, 1 << 24), (1, 1 << 20), (64, 32768), (2048, 4096), (512, 65536))
+    scans = (
+        (8, 2048, 2048, 16),
+        (8, 4096, 2048, 16),
+        (1, 2048, 2048, 16),
+        (1, 4096, 2048, 16),
+        (8, 2048, 512, 16),
+        (1, 2048, 512, 16),
+        (1, 2048, 16384, 16),
+        (2, 1536, 4096, 16),
+        (1, 64, 65536, 16),
+    )
+    return [
+        *(Case("cumsum", s) for s in sums),
+        *(Case("affine", (rows, n)) for n in lengths),
+        *(Case("affine", (rows, n), "bfloat16") for n in (1024, 4096)),
+        *(Case("affine", s) for s in ((1, 1 << 24), (64, 32768), (1536, 1024))),
+        *(Case("selective", s) for s in scans),
+        *(Case("selective", s, "bfloat16") for s in (scans[0], scans[2])),
+        *(Case("rwkv6", (32, t, 64)) for t in (128, 1024, 8192)),
+        *(Case("delta", (32, t, 128)) for t in (1, 64, 512, 2048, 8192)),
+        *(Case("delta", s) for s in ((128, 2048, 128), (2, 8192, 128))),
+    ]
+
+
+def _target(arch: str) -> Target:
+    limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
+    return Target({"kind": "cuda", "arch": arch, **limits}, host={"kind": "llvm"})
+
+
+def _plans(case: Case, target: Target, whole: bool) -> Iterator[tuple[str, ScanPlan]]:
+    """The default, what it was chosen among, and the single pass, of which no shortlist has any."""
+    recurrence = case.recurrence
+    if whole:
+        yield "default", decide(target, recurrence).chosen.plan
+        yield from (("space", plan) for plan in enumerate_plans(target, recurrence))
+        return
+    decision = decide(target, recurrence)
+    yield "default", decision.chosen.plan
+    for other in decision.others[:_COMPARED]:
+        yield "shortlist", other.plan
+    if case.family in ("affine", "cumsum"):
+        for plan in enumerate_plans(target, recurrence):
+            if isinstance(plan, SinglePass) and _is_usual(plan):
+                yield "single pass", plan
+
+
+def _is_usual(plan: SinglePass) -> bool:
+    """Whether a single pass has tiles of a size that pays for its wait."""
+    tile = plan.threads_per_block * plan.items_per_thread
+    return plan.block_tree == "warp" and plan.vector_loads and 2048 <= tile <= 16384
+
+
+def _built(task: tuple[int, Case, str, str, str, Path]) -> dict[str, Any]:
+    number, case, kind, text, arch, folder = task
+    target, plan = _target(arch), ScanPlan.parse(text)
+    cost = plan.cost(case.recurrence, Machine.of(target))
+    row = {"case": str(case), "kind": kind, "plan": text, "predicted": cost.seconds}
+    row |= {"ranked": cost.ranked, "cost": asdict(cost)}
+    if cost.seconds > _SLOW:
+        return {**row, "failed": "slow by the model"}
+    try:
+        file = f"{number}.so"
+        built(parallelize(case.func, target, plan), target).export_library(str(folder / file))
+    except Exception as error:
+        return {**row, "failed": f"{type(error).__name__}: {str(error)[:300]}"}
+    return {**row, "file": file}
+
+
+def build(folder: Path, arch: str, processes: int, family: str | None = None) -> None:
+    """Compile every plan of every case.
+
+    Parameters
+    ----------
+    family : str, optional
+        Of cases that are built alone, in all plans of their spaces.
+    folder : Path
+        Gets a library for each, and an index.
+    arch : str
+        Such as ``sm_90``.
+    processes : int
+        At once.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    target, tasks = _target(arch), []
+    for case in cases():
+        seen: set[str] = set()
+        if family not in (None, case.family):
+            continue
+        for kind, plan in _plans(case, target, family is not None):
+            if str(plan) not in seen:
+                seen.add(str(plan))
+                tasks.append((len(tasks), case, kind, str(plan), arch, folder))
+    print(f"{len(tasks)} plans", flush=True)
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        rows = []
+        for row in pool.imap(_built, tasks, chunksize=4):
+            rows.append(row)
+            if len(rows) % 50 == 0:
+                print(len(rows), row["case"], flush=True)
+    found = {"arch": arch, "commit": commit(), "rows": rows}
+    (folder / INDEX).write_text(json.dumps(found) + "\n")
+
+
+def time_all(folder: Path, out: Path) -> None:
+    """Time what was built.
+
+    Parameters
+    ----------
+    folder : Path
+        Of ``build``.
+    out : Path
+        Gets the rows with ``median`` and ``spread``, in seconds; written after every case.
+    """
+    index = json.loads((folder / INDEX).read_text())
+    device, target = tvm.cuda(0), _target(index["arch"])
+    index["machine"] = {"command": command(), "gpu": str(device.device_name)}
+    index["copy"] = copied(target, device, _COPIED, _REPEAT)
+    built_cases = {row["case"] for row in index["rows"]}
+    for case in (case for case in cases() if str(case) in built_cases):
+        tensors = device_tensors(case, target, device)
+        for row in index["rows"]:
+            if row["case"] != str(case) or "file" not in row:
+                continue
+            try:
+                module = tvm.runtime.load_module(str(folder / row["file"]))
+                times = cold_times(tvm.runtime.Executable(module), device, _REPEAT, tensors)
+                row |= asdict(times)
+            except Exception as error:
+                row["failed"] = f"{type(error).__name__}: {str(error)[:300]}"
+        del tensors
+        out.write_text(json.dumps(index) + "\n")
+        for line in _lines(index["rows"], case):
+            print(line, flush=True)
+    print(f"copy: {index['copy'] / 1e9:.0f} GB/s")
+    regrets = [r for case in cases() if (r := _regret(index["rows"], case)) is not None]
+    print(f"default over best: {geometric_mean(regrets):.3f}, at most {max(regrets):.2f}")
+
+
+def _timed(rows: list[dict[str, Any]], case: Case) -> list[dict[str, Any]]:
+    found = [row for row in rows if row["case"] == str(case) and "median" in row]
+    return sorted(found, key=lambda row: row["median"])
+
+
+def _regret(rows: list[dict[str, Any]], case: Case) -> float | None:
+    timed = _timed(rows, case)
+    default = [row for row in timed if row["kind"] == "default"]
+    return default[0]["median"] / timed[0]["median"] if default else None
+
+
+def _lines(rows: list[dict[str, Any]], case: Case) -> list[str]:
+    timed = _timed(rows, case)
+    regret = _regret(rows, case)
+    if not timed or regret is None:
+        return [f"{case}: no default"]
+    default = next(row for row in timed if row["kind"] == "default")
+    return [
+        f"{case}: default over best {regret:.2f}",
+        *(
+            f"  {1e6 * row['median']:9.1f} us, predicted {1e6 * row['predicted']:9.1f}  {row['plan']}"
+            for row in ([default] if default is timed[0] else [default, timed[0]])
+        ),
+    ]
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("build", "time"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--space", metavar="FAMILY", help="all plans of a family of cases, alone")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    chosen = parser.parse_args()
+    os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
+    if chosen.what == "build":
+        build(chosen.folder, chosen.arch, chosen.processes, chosen.space)
+    else:
+        time_all(chosen.folder, chosen.out)
+
+
+if __name__ == "__main__":
+    main()
