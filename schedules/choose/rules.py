@@ -12,8 +12,6 @@ from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.three_phase import ThreePhase
-from tvm_scan.schedules.delta.gpu_plan import DeltaBlocks
-from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.plan import ScanPlan
 
 
@@ -61,14 +59,6 @@ def _is_the_loop(plan: ScanPlan, _: TimeLoop) -> bool:
     return isinstance(plan, CpuPlan) and plan.keeps_loop
 
 
-def _walks_chunks(plan: ScanPlan, _: TimeLoop) -> bool:
-    return isinstance(plan, WalkPlan | DeltaBlocks) and plan.chunks > 0
-
-
-def _is_on_tensor_cores(plan: ScanPlan, _: TimeLoop) -> bool:
-    return isinstance(plan, DeltaBlocks) and plan.on_tensor_cores
-
-
 #: In order.
 RULES = (
     Rule(
@@ -91,18 +81,6 @@ RULES = (
         "predictions of it are within 10 % of its time; nobody forgives less than the loop's speed",
         _is_the_loop,
         0.907,
-    ),
-    Rule(
-        "chunks of a walk are taken where they cost clearly less",
-        "they launch three kernels, whose waits no bound counts",
-        _walks_chunks,
-        1 / 0.85,
-    ),
-    Rule(
-        "products on tensor cores are taken where they cost clearly less",
-        "nothing: their rate is from documents, and no such kernel was timed",
-        _is_on_tensor_cores,
-        1 / 0.7,
     ),
 )
 

@@ -52,6 +52,7 @@ class Trees(TreePlan):
     """
 
     wide_items: ClassVar[bool] = False
+    in_turn: ClassVar[bool] = True
 
     @property
     def step_passes(self) -> int:

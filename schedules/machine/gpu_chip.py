@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Cycles until memory answers, a level of shuffles or of a tree, a barrier, an exponential.
-MEMORY, LEVEL, BARRIER, EXP = 700.0, 35.0, 40.0, 60.0
-#: Seconds of a launch after another one.
-LAUNCH = 2.5e-6
-#: Threads that a multiprocessor holds at 64 registers.
-RESIDENT = 1024
+#: Cycles until memory answers, a level of shuffles or of a tree, a barrier, an exponential; fitted,
+#: as the two below, to 1256 kernels that ``bench.gpu_choice`` timed on an H100.
+MEMORY, LEVEL, BARRIER, EXP = 560.0, 28.0, 32.0, 48.0
+#: Cycles from one instruction of a warp to its next one, where no other warp is in its way.
+APART = 2.2
+#: Seconds of a kernel beside its work: launched, filled and drained.
+LAUNCH = 4.0e-6
 #: Steps that the compiler overlaps in a serial loop.
 UNROLLED = 4
 #: What a byte from the second-level cache costs, as a share of one from memory.
@@ -107,7 +108,7 @@ def _published(
     )
 
 
-#: The largest GPU of each architecture. What a multiprocessor holds, and what of it the driver
+#: The largest GPU of each architecture, and others of which a target names the model. What a multiprocessor holds, and what of it the driver
 #: takes for a block, is in NVIDIA's CCCL, ``cuda/__device/arch_traits.h``, for each of them; the
 #: CUDA Programming Guide says the same in "Compute Capabilities", and what is done per clock in
 #: "Arithmetic Instructions". (The Blackwell Tuning Guide has 32 blocks and 128 KB for sm_120;
@@ -131,6 +132,8 @@ _CHIPS = (
     _published("Jetson AGX Orin", 87, 16, 0.2048, 1.3, 4, (1536, 16, 164)),
     _published("L40", 89, 142, 0.864, 2.49, 96, (1536, 24, 100)),
     H200,
+    # Its data sheet has 3.35 TB/s; a copy of a gigabyte took as long as 3.0 do.
+    GpuChip("H100", bandwidth=3.0e12),
     _published("B200", 100, 148, 8.0, 1.965, 126, (2048, 32, 228), tensor=1024.0),
     _published("B300", 103, 148, 8.0, 1.965, 126, (2048, 32, 228), special=32.0, tensor=1024.0),
     _published("Jetson Thor", 110, 20, 0.273, 1.57, 32, (1536, 24, 228)),
@@ -138,7 +141,7 @@ _CHIPS = (
 )
 
 
-def gpu_chip_of(capability: int) -> GpuChip:
+def gpu_chip_of(capability: int, model: str = "") -> GpuChip:
     """The GPU of an architecture, or of the nearest one below that is known.
 
     Parameters
@@ -146,11 +149,15 @@ def gpu_chip_of(capability: int) -> GpuChip:
     capability : int
         90 of ``sm_90``; 0 where a target says none, or of another vendor, which are taken for an
         H200.
+    model : str
+        What a target says of its product, ``NVIDIA H100 80GB HBM3``: among the GPUs of the
+        architecture the one whose name is in it, if any.
     """
     if capability <= 0:
         return H200
-    below = [chip for chip in _CHIPS if chip.capability <= capability]
-    return below[-1] if below else _CHIPS[0]
+    nearest = max((c.capability for c in _CHIPS if c.capability <= capability), default=70)
+    chips = [chip for chip in _CHIPS if chip.capability == nearest]
+    return next((chip for chip in chips if chip.name in model), chips[0])
 
 
 @dataclass(frozen=True)

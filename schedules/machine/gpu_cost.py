@@ -6,11 +6,12 @@ exponentials special functions / 16 per clock and multiprocessor
 issue        instructions / 4 warps per clock and multiprocessor
 lines        lines of memory that accesses touch, and shuffles / 1 per clock and multiprocessor
 tensor       multiply-adds on tensor cores / what the documents of the architecture say
-chain        the longest chain of dependences: latencies of memory, shuffles and barriers, times
-             the waves of blocks that follow one another
+chain        the longest chain of dependences: latencies of memory, shuffles and barriers, and the
+             instructions of one warp, which cannot follow each other at once; times the waves of
+             blocks that follow one another
 
-The constants are those of ``gpu_chip``, a row for every architecture; ``bench.gpu`` checks those
-of an H200 where there is one. The model ranks plans, and its microseconds are no promise. See
+The other bounds are not wholly hidden behind the largest one. The constants are those of
+``gpu_chip``, a row for every architecture; ``bench.gpu_choice`` compares predictions with times. See
 docs/cuda/model.md; the schedules say what their plans do, ``walk.counts`` and
 ``block.tree_counts`` the instructions.
 """
@@ -18,18 +19,15 @@ docs/cuda/model.md; the schedules say what their plans do, ``walk.counts`` and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 from tvm_scan.schedules.machine.cost import Cost
-from tvm_scan.schedules.machine.gpu_chip import (
-    LAUNCH,
-    MEMORY,
-    RESIDENT,
-    GpuChip,
-    Work,
-)
+from tvm_scan.schedules.machine.gpu_chip import APART, LAUNCH, MEMORY, GpuChip, Work
 
 #: What a bound that is not the largest still costs, as a share: overlap is not perfect.
 _NOT_HIDDEN = 0.1
+#: Waves of blocks from which on others hide what one waits for between its tiles.
+_HIDDEN = 3
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,8 @@ class GpuCost(Cost):
         Share of the threads that the chip holds: as many as there are, and as blocks of this size
         and with this shared memory leave room for. Registers are not modelled.
     memory, exponentials, issue, lines, chain, tensor : float
-        Bounds in seconds; ``seconds`` is the largest of them and the launches.
+        Bounds in seconds; ``seconds`` is the largest of them, a share of the others, and the
+        launches.
     """
 
     specials: float
@@ -56,13 +55,6 @@ class GpuCost(Cost):
     lines: float
     chain: float
     tensor: float
-
-    @property
-    def ranked(self) -> float:
-        """The seconds, and a share of every bound."""
-        bounds = self.memory + self.exponentials + self.issue + self.lines + self.chain
-        bounds += self.tensor
-        return self.seconds + _NOT_HIDDEN * bounds
 
 
 @dataclass(frozen=True)
@@ -77,18 +69,20 @@ class Block:
         Of shared memory.
     waiting_bytes : float
         Bytes of memory that a thread has under way while it waits.
+    in_turn : bool
+        Whether a block asks memory for little while it computes, as trees do between two tiles.
     """
 
     threads: int
     all_threads: int
     shared_bytes: int
     waiting_bytes: float
+    in_turn: bool = False
 
     def at_once(self, chip: GpuChip) -> int:
-        """Threads that a multiprocessor holds: of whole blocks, and with their memory."""
+        """Blocks that a multiprocessor holds, with their threads and their memory."""
         by_memory = chip.shared_bytes // max(1, self.shared_bytes + chip.block_bytes)
-        held = max(1, min(chip.blocks, by_memory, chip.threads // max(1, self.all_threads)))
-        return self.all_threads * held
+        return max(1, min(chip.blocks, by_memory, chip.threads // max(1, self.all_threads)))
 
 
 def gpu_cost(work: Work, block: Block, chip: GpuChip, *, in_pairs: bool = False) -> GpuCost:
@@ -109,6 +103,7 @@ def gpu_cost(work: Work, block: Block, chip: GpuChip, *, in_pairs: bool = False)
     under_way = threads * block.waiting_bytes
     speed = min(1.0, under_way / (chip.bandwidth * MEMORY / chip.clock))
     held = count * block.at_once(chip)
+    waves = ceil(max(1.0, threads / block.all_threads / held))
     memory = work.moved / (chip.bandwidth * max(speed, 1e-6))
     # A multiprocessor without a block does nothing.
     blocks = max(1.0, threads / block.threads)
@@ -116,20 +111,24 @@ def gpu_cost(work: Work, block: Block, chip: GpuChip, *, in_pairs: bool = False)
     exponentials = work.specials / (chip.special * busy * chip.clock)
     issued = work.issued - (work.paired if in_pairs else 0.0)
     issue = issued / (chip.issue * busy * chip.clock)
-    # Blocks that follow one another each wait for themselves.
-    latency = (work.chain * max(1.0, threads / (count * RESIDENT)) + work.once) / chip.clock
+    # Blocks that follow one another each wait for themselves, and a warp for its own instructions.
+    of_a_warp = APART * issued / max(1.0, threads / 32)
+    latency = (max(work.chain, of_a_warp) * waves + work.once) / chip.clock
     lines = work.lines / (busy * chip.clock)
     tensor = work.tensor / (chip.tensor * busy * chip.clock)
-    worst = max(memory, exponentials, issue, lines, latency, tensor)
+    one_after_another = block.in_turn and waves < _HIDDEN
+    waits = (memory + latency,) if one_after_another else (memory, latency)
+    bounds = (*waits, exponentials, issue, lines, tensor)
+    seconds = max(bounds) + _NOT_HIDDEN * (sum(bounds) - max(bounds))
     return GpuCost(
-        seconds=worst + work.between / chip.clock + work.launches * LAUNCH,
+        seconds=seconds + work.between / chip.clock + work.launches * LAUNCH,
         bytes=work.moved,
         work=issued,
         tasks=threads,
         waits=work.barriers,
         specials=work.specials,
         shared=work.shared,
-        occupancy=min(threads, held) / (count * chip.threads),
+        occupancy=min(threads, held * block.all_threads) / (count * chip.threads),
         memory=memory,
         exponentials=exponentials,
         issue=issue,

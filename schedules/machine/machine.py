@@ -97,7 +97,7 @@ class Machine:
             cores=attr("num-cores", host_cores()),
             ldexp=has_feature(target, "avx512f"),
             line_stores=has_feature(target, "avx"),
-            gpu=gpu_chip_of(capability),
+            gpu=gpu_chip_of(capability, str(attrs.get("model") or "")),
             async_copies=device.async_copies and capability >= 80,
             chip=CpuChip() if device.is_gpu else chip_of(target),
             processor=str(attrs.get("mcpu") or attrs.get("arch") or Machine.processor),

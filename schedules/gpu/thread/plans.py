@@ -64,6 +64,8 @@ class GpuPlan(ScanPlan):
         its carry; 0 for none.
     waiting_bytes : float
         Bytes of memory that a thread has under way while it waits.
+    in_turn : bool
+        Whether a block asks memory for little while it computes.
     """
 
     device: ClassVar[str] = "cuda"
@@ -79,6 +81,7 @@ class GpuPlan(ScanPlan):
     lanes_per_block: int = 1
     chunks: int = 0
     waiting_bytes: ClassVar[float] = 16.0
+    in_turn: ClassVar[bool] = False
 
     @property
     def has_scratch(self) -> bool:
@@ -106,6 +109,7 @@ class GpuPlan(ScanPlan):
             self.shared_bytes(recurrence),
             # Each thread has some loads under way: vectors, or those of unrolled steps.
             max(64.0 if self.vector_loads else self.waiting_bytes, self._bytes_ahead(recurrence)),
+            self.in_turn,
         )
         work = self.work(recurrence, float(known_rows(recurrence)), length, machine.gpu)
         return gpu_cost(work, block, machine.gpu, in_pairs=machine.device.pairs)
