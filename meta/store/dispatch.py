@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import groupby
+from math import log
 from typing import Any
 
 from tvm import tirx
@@ -22,6 +23,7 @@ from tvm_scan.schedules.choose.nearest import nearest
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.dispatch import dispatch_by_length, stands_in_branch
 from tvm_scan.schedules.machine.device import device_of
+from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
 
 #: Lengths that are asked about, as powers of two.
@@ -39,7 +41,8 @@ def plans_by_length(
 
     For every power of two it is the plan that a recurrence of this length would have: of the
     nearest record, else of a shipped one, else the default. Neighbours with one plan are one
-    case; beyond three cases the one for the fewest powers of two joins its neighbour.
+    case; beyond three cases the one joins its neighbour that loses least by it: no plan of a
+    record, if others can, and by their predictions.
 
     Parameters
     ----------
@@ -66,7 +69,7 @@ def plans_by_length(
     target = target_for(target, None, "plans_by_length")
     known = [] if database is None else known_plans(database, target)
     dtype = tir.dtype_of(recurrence.time.extent)
-    plans = []
+    plans, sizes, recorded = [], {}, set()
     for power in range(_SHORTEST, _LONGEST + 1):
         extent = tirx.IntImm(dtype, 1 << power)
         sized = replace(recurrence, time=Axis(recurrence.time.var, extent))
@@ -74,13 +77,24 @@ def plans_by_length(
         plan = (hit and hit.plan) or plan_of(sized, target)
         plan.check(target, recurrence)
         plans.append((power, plan))
+        sizes[power] = sized
+        recorded |= {power} if hit else set()
+    machine = Machine.of(target)
+
+    def lost(run: list[int], other: ScanPlan) -> tuple[int, float]:
+        """How many records are left out where a run takes another plan, and what it costs more."""
+        each = (
+            other.cost(sizes[p], machine).seconds / chosen[p].cost(sizes[p], machine).seconds
+            for p in run
+        )
+        return sum(p in recorded for p in run), sum(log(max(1.0, ratio)) for ratio in each)
+
     runs = [[p for p, _ in run] for _, run in groupby(plans, key=lambda pair: pair[1])]
     chosen = dict(plans)
     while len(runs) > _BRANCHES:
-        least = min(range(len(runs)), key=lambda i: len(runs[i]))
-        beside = [i for i in (least - 1, least + 1) if 0 <= i < len(runs)]
-        into = max(beside, key=lambda i: len(runs[i]))
-        chosen.update(dict.fromkeys(runs[least], chosen[runs[into][0]]))
+        pairs = [pair for i in range(1, len(runs)) for pair in ((i - 1, i), (i, i - 1))]
+        run, into = min(pairs, key=lambda pair: lost(runs[pair[0]], chosen[runs[pair[1]][0]]))
+        chosen.update(dict.fromkeys(runs[run], chosen[runs[into][0]]))
         # What was on both sides of it may be one plan.
         runs = [list(run) for _, run in groupby(chosen, key=chosen.__getitem__)]
     # The plan of 2^k serves up to the middle, by ratio, between it and the next.

@@ -26,8 +26,6 @@ from tvm_scan.schedules.machine.gpu_chip import APART, LAUNCH, MEMORY, GpuChip, 
 
 #: What a bound that is not the largest still costs, as a share: overlap is not perfect.
 _NOT_HIDDEN = 0.1
-#: Waves of blocks from which on others hide what one waits for between its tiles.
-_HIDDEN = 3
 
 
 @dataclass(frozen=True)
@@ -116,8 +114,7 @@ def gpu_cost(work: Work, block: Block, chip: GpuChip, *, in_pairs: bool = False)
     latency = (max(work.chain, of_a_warp) * waves + work.once) / chip.clock
     lines = work.lines / (busy * chip.clock)
     tensor = work.tensor / (chip.tensor * busy * chip.clock)
-    one_after_another = block.in_turn and waves < _HIDDEN
-    waits = (memory + latency,) if one_after_another else (memory, latency)
+    waits = (memory + latency,) if block.in_turn else (memory, latency)
     bounds = (*waits, exponentials, issue, lines, tensor)
     seconds = max(bounds) + _NOT_HIDDEN * (sum(bounds) - max(bounds))
     return GpuCost(

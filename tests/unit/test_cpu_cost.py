@@ -138,8 +138,7 @@ def test_rules_that_no_prediction_knows_are_named():
     factor, rules = factor_of(Sequential(), half)
     assert isinf(factor) and "rounds a carry of halves" in rules[0].name
     assert all(rule.name and rule.measured and rule.factor > 0 for rule in RULES)
-    factor, rules = factor_of(GpuLanes(threads_per_block=32, chunks=4), half)
-    assert factor > 1 and len(rules) == 1
+    assert factor_of(GpuLanes(threads_per_block=32, chunks=4), half) == (1.0, ())
 
 
 def text_of(**changes):
