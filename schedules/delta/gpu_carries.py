@@ -19,6 +19,10 @@ from tvm_scan.schedules.delta.memory_map import assign_task
 from tvm_scan.schedules.delta.time_cut import TimeCut
 from tvm_scan.schedules.gpu.thread.barriers import all_wait
 
+#: Cells of a thread that are summed at once: each row of the products is a load of its own, a cell
+#: of the state is one for all of them.
+_TOGETHER = 8
+
 
 def build_carries(rule: DeltaRule, cut: TimeCut, threads: int) -> Any:
     """Return the grid, which leaves the state before each segment, and that after time.
@@ -46,9 +50,9 @@ class _Carries(BlockOfColumns):
         self.number = self.task // across
         self.cells = self.rows * COLUMNS
         self.state = local("matrix", [self.cells], dtype, "shared")
-        self.next = local("next", [-(-self.cells // threads)], dtype)
-        self.sum = local("total", [1], dtype)
-        self.buffers = [self.state, self.next, self.sum]
+        self.slots = -(-self.cells // threads)
+        self.next = local("next", [self.slots], dtype)
+        self.buffers = [self.state, self.next]
 
     def nest(self) -> Any:
         """Return the loops over blocks and threads."""
@@ -81,30 +85,33 @@ class _Carries(BlockOfColumns):
     def _pass(self, segment: Any) -> Any:
         """Take the state past a segment; the new one is written once all have read the old one."""
         cut, after = self.cut, segment + 1
+        column = self.thread % COLUMNS
 
-        def cell(number: Any, slot: Any) -> Any:
-            i, v = self._at(number)
-            zero_at = [int_const(0, self.index)]
+        def row_of(slot: int) -> Any:
+            """Row of a thread's cell; of one that is not there, the last row."""
+            row = (self.thread + slot * self.threads) // COLUMNS
+            inside = (slot + 1) * self.threads <= self.cells
+            return row if inside else tirx.Min(row, int_const(self.rows - 1, self.index))
+
+        def of_rows(first: int) -> Any:
+            rows = {slot: row_of(slot) for slot in range(first, self.slots)[:_TOGETHER]}
+            begin = [
+                tirx.BufferStore(
+                    self.next, tirx.BufferLoad(cut.states, self._state(after, i, column)), [slot]
+                )
+                for slot, i in rows.items()
+            ]
 
             def add(k: Any) -> Any:
-                left = tirx.BufferLoad(cut.products, [self.number, segment, i, k])
-                right = tirx.BufferLoad(self.state, [k * COLUMNS + v])
-                total = tirx.BufferLoad(self.sum, zero_at) + left * right
-                return tirx.BufferStore(self.sum, total, zero_at)
+                right = tirx.BufferLoad(self.state, [k * COLUMNS + column])
+                stores = []
+                for slot, i in rows.items():
+                    left = tirx.BufferLoad(cut.products, [self.number, segment, i, k])
+                    total = tirx.BufferLoad(self.next, [slot]) + left * right
+                    stores.append(tirx.BufferStore(self.next, total, [slot]))
+                return tir.seq(stores)
 
-            begin = tirx.BufferLoad(cut.states, self._state(after, i, v))
-            total = tir.seq(
-                [
-                    tirx.BufferStore(self.sum, begin, zero_at),
-                    loop("k", self.rows, add, dtype=self.index),
-                ]
-            )
-            return tir.seq(
-                [
-                    when(self.exists(v), total),
-                    tirx.BufferStore(self.next, tirx.BufferLoad(self.sum, zero_at), [slot]),
-                ]
-            )
+            return tir.seq([*begin, loop("k", self.rows, add, dtype=self.index)])
 
         def keep(number: Any, slot: Any) -> Any:
             i, v = self._at(number)
@@ -114,8 +121,14 @@ class _Carries(BlockOfColumns):
                 self.exists(v), tir.seq([tirx.BufferStore(self.state, value, [number]), stored])
             )
 
+        sums = tir.seq([of_rows(first) for first in range(0, self.slots, _TOGETHER)])
         return tir.seq(
-            [self.share(self.cells, cell), all_wait(), self.share(self.cells, keep), all_wait()]
+            [
+                when(self.exists(column), sums),
+                all_wait(),
+                self.share(self.cells, keep),
+                all_wait(),
+            ]
         )
 
     def _end(self, number: Any, _: Any) -> Any:
