@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm.target import Target
 
 from bench import gpu_native
 from bench.gpu_cases import Case, dry_cases, ladder, timed_cases
 from bench.gpu_checks import Clock, checked, checked_peers, is_wrong, sanitized
+from bench.gpu_ours import target_of
 from bench.gpu_rows import Timing
 from bench.gpu_table import table
 from bench.gpu_worker import Worker
@@ -131,8 +131,7 @@ def run(
     if not device.exist:
         raise SystemExit("bench.gpu: expected a CUDA device, found none; --dry-run needs one too")
     arch = f"sm_{device.compute_version.replace('.', '')}"
-    limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
-    target = Target({"kind": "cuda", "arch": arch, **limits}, host={"kind": "llvm"})
+    target = target_of(arch, str(device.device_name))
     small, simulated = dry_run or check_only, _is_simulated()
     patience = _SIMULATED_PATIENCE if simulated else _PATIENCE
     found: dict[str, Any] = {"machine": _machine(), "errors": [], "peer_errors": []}

@@ -10,12 +10,19 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm.target import Target
 
 from bench import gpu_native
 from bench.gpu_cases import Case
 from bench.gpu_gelu import gelu_rows
-from bench.gpu_ours import Expected, Times, copied, device_tensors, error_of, timed
+from bench.gpu_ours import (
+    Expected,
+    Times,
+    copied,
+    device_tensors,
+    error_of,
+    target_of,
+    timed,
+)
 from tvm_scan import ScanPlan
 
 __all__ = ["Answers"]
@@ -33,9 +40,8 @@ class Answers:
     """
 
     def __init__(self, libraries: dict[str, str], arch: str) -> None:
-        limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
         self.libraries, self.device = libraries, tvm.cuda(0)
-        self.target = Target({"kind": "cuda", "arch": arch, **limits}, host={"kind": "llvm"})
+        self.target = target_of(arch, str(self.device.device_name))
         self._held: dict[tuple[str, str], Any] = {}
 
     def forget(self) -> None:

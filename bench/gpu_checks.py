@@ -110,7 +110,9 @@ def checked(
                 say(f"{case}  {name}: {refused}")
                 continue
             found = worker.plan_error(case, plan, min(patience, clock.left))
-            rows.append(_compared({"case": str(case), "plan": name}, found, _bound(case, case.dtype), say))
+            rows.append(
+                _compared({"case": str(case), "plan": name}, found, _bound(case, case.dtype), say)
+            )
     wrong = sum(is_wrong(row) for row in rows)
     say(f"compared with float64: {len(rows)} plans, {wrong} wrong")
     return rows

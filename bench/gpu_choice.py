@@ -11,6 +11,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +22,7 @@ import tvm
 from tvm.target import Target
 
 from bench.gpu_cases import Case
-from bench.gpu_ours import built, cold_times, copied, device_tensors
+from bench.gpu_ours import built, cold_times, copied, device_tensors, target_of
 from bench.origin import command, commit
 from tvm_scan import ScanPlan, parallelize
 from tvm_scan.meta.space.decisions import enumerate_plans
@@ -70,11 +71,6 @@ def cases() -> list[Case]:
     ]
 
 
-def _target(arch: str) -> Target:
-    limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
-    return Target({"kind": "cuda", "arch": arch, **limits}, host={"kind": "llvm"})
-
-
 def _plans(case: Case, target: Target, whole: bool) -> Iterator[tuple[str, ScanPlan]]:
     """The default, what it was chosen among, and the single pass, of which no shortlist has any."""
     recurrence = case.recurrence
@@ -98,13 +94,12 @@ def _is_usual(plan: SinglePass) -> bool:
     return plan.block_tree == "warp" and plan.vector_loads and 2048 <= tile <= 16384
 
 
-def _built(task: tuple[int, Case, str, str, str, Path]) -> dict[str, Any]:
-    number, case, kind, text, arch, folder = task
-    target, plan = _target(arch), ScanPlan.parse(text)
-    cost = plan.cost(case.recurrence, Machine.of(target))
-    row = {"case": str(case), "kind": kind, "plan": text, "predicted": cost.seconds}
-    row |= {"ranked": cost.ranked, "cost": asdict(cost)}
-    if cost.seconds > _SLOW:
+def _built(task: tuple[int, Case, str, str, Any, Path]) -> dict[str, Any]:
+    number, case, kind, text, options, folder = task
+    target, plan = Target(options), ScanPlan.parse(text)
+    seconds = plan.cost(case.recurrence, Machine.of(target)).seconds
+    row = {"case": str(case), "kind": kind, "plan": text, "predicted": seconds}
+    if seconds > _SLOW:
         return {**row, "failed": "slow by the model"}
     try:
         file = f"{number}.so"
@@ -114,30 +109,32 @@ def _built(task: tuple[int, Case, str, str, str, Path]) -> dict[str, Any]:
     return {**row, "file": file}
 
 
-def build(folder: Path, arch: str, processes: int, family: str | None = None) -> None:
-    """Compile every plan of every case.
+def build(
+    folder: Path, target: Target, processes: int, only: str = "", whole: bool = False
+) -> None:
+    """Compile the plans of every case.
 
     Parameters
     ----------
-    family : str, optional
-        Of cases that are built alone, in all plans of their spaces.
     folder : Path
         Gets a library for each, and an index.
-    arch : str
-        Such as ``sm_90``.
+    target : tvm.target.Target
+        The GPU.
     processes : int
         At once.
+    only : str
+        Names of cases hold this.
+    whole : bool
+        All plans of the spaces, not the shortlists.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    target, tasks = _target(arch), []
-    for case in cases():
+    tasks: list[Any] = []
+    for case in (case for case in cases() if only in str(case)):
         seen: set[str] = set()
-        if family not in (None, case.family):
-            continue
-        for kind, plan in _plans(case, target, family is not None):
+        for kind, plan in _plans(case, target, whole):
             if str(plan) not in seen:
                 seen.add(str(plan))
-                tasks.append((len(tasks), case, kind, str(plan), arch, folder))
+                tasks.append((len(tasks), case, kind, str(plan), target.export(), folder))
     print(f"{len(tasks)} plans", flush=True)
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         rows = []
@@ -145,7 +142,7 @@ def build(folder: Path, arch: str, processes: int, family: str | None = None) ->
             rows.append(row)
             if len(rows) % 50 == 0:
                 print(len(rows), row["case"], flush=True)
-    found = {"arch": arch, "commit": commit(), "rows": rows}
+    found = {"target": dict(target.export()), "commit": commit(), "rows": rows}
     (folder / INDEX).write_text(json.dumps(found) + "\n")
 
 
@@ -160,8 +157,9 @@ def time_all(folder: Path, out: Path) -> None:
         Gets the rows with ``median`` and ``spread``, in seconds; written after every case.
     """
     index = json.loads((folder / INDEX).read_text())
-    device, target = tvm.cuda(0), _target(index["arch"])
-    index["machine"] = {"command": command(), "gpu": str(device.device_name)}
+    device, target = tvm.cuda(0), Target(index.pop("target"))
+    index["machine"] = {"command": command(), "commit": index.pop("commit")}
+    index["machine"] |= {"gpu": str(device.device_name), "date": time.strftime("%Y-%m-%d")}
     index["copy"] = copied(target, device, _COPIED, _REPEAT)
     built_cases = {row["case"] for row in index["rows"]}
     for case in (case for case in cases() if str(case) in built_cases):
@@ -173,6 +171,7 @@ def time_all(folder: Path, out: Path) -> None:
                 module = tvm.runtime.load_module(str(folder / row["file"]))
                 times = cold_times(tvm.runtime.Executable(module), device, _REPEAT, tensors)
                 row |= asdict(times)
+                row.pop("file")
             except Exception as error:
                 row["failed"] = f"{type(error).__name__}: {str(error)[:300]}"
         del tensors
@@ -201,13 +200,11 @@ def _lines(rows: list[dict[str, Any]], case: Case) -> list[str]:
     if not timed or regret is None:
         return [f"{case}: no default"]
     default = next(row for row in timed if row["kind"] == "default")
-    return [
-        f"{case}: default over best {regret:.2f}",
-        *(
-            f"  {1e6 * row['median']:9.1f} us, predicted {1e6 * row['predicted']:9.1f}  {row['plan']}"
-            for row in ([default] if default is timed[0] else [default, timed[0]])
-        ),
-    ]
+    lines = [f"{case}: default over best {regret:.2f}"]
+    for row in [default] if default is timed[0] else [default, timed[0]]:
+        took, predicted = (1e6 * row[name] for name in ("median", "predicted"))
+        lines.append(f"  {took:9.1f} us, predicted {predicted:9.1f}  {row['plan']}")
+    return lines
 
 
 def main() -> None:
@@ -216,13 +213,16 @@ def main() -> None:
     parser.add_argument("what", choices=("build", "time"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--arch", default="sm_90")
-    parser.add_argument("--space", metavar="FAMILY", help="all plans of a family of cases, alone")
+    parser.add_argument("--model", default="H100", help="name of the GPU")
+    parser.add_argument("--cases", default="", help="what the names of cases hold")
+    parser.add_argument("--space", action="store_true", help="all plans, not the shortlists")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
     os.environ.setdefault("TVM_CUDA_COMPILE_MODE", "nvcc")
     if chosen.what == "build":
-        build(chosen.folder, chosen.arch, chosen.processes, chosen.space)
+        target = target_of(chosen.arch, chosen.model)
+        build(chosen.folder, target, chosen.processes, chosen.cases, chosen.space)
     else:
         time_all(chosen.folder, chosen.out)
 

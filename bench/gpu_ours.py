@@ -29,6 +29,7 @@ __all__ = [
     "filled_tensor",
     "plan_for",
     "summary",
+    "target_of",
     "timed",
 ]
 
@@ -66,6 +67,13 @@ def summary(seconds: list[float]) -> Times:
 def affordable(seconds: float, repeat: int) -> int:
     """How often a call of so many seconds is repeated: at most ``repeat`` times, at least once."""
     return max(1, min(repeat, int(_FOR_ONE / max(seconds, 1e-9))))
+
+
+def target_of(arch: str, model: str) -> Target:
+    """The target of a GPU: its architecture, such as ``sm_90``, and what it says of its product."""
+    limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152}
+    options = {"kind": "cuda", "arch": arch, "model": model, **limits}
+    return Target(options, host={"kind": "llvm"})
 
 
 @cache

@@ -14,6 +14,7 @@ from bench import (
     cpu_page,
     defaults,
     delta_page,
+    gpu_page,
     machine_code_page,
     model_pages,
     search_page,
@@ -32,6 +33,7 @@ PAGES = {
     "docs/defaults.md": "defaults",
     "docs/torch/delta_measurements.md": "delta",
     "docs/cuda/machine_code.md": "machine_code",
+    "docs/cuda/measurements.md": "gpu",
     "docs/relax_models.md": "relax_models",
     "docs/tuning.md": "search",
     **dict.fromkeys(targets_pages.PAGES, "targets"),
@@ -65,6 +67,10 @@ def printed(page: str, found: dict[str, Any]) -> str:
         others = [json.loads(p.read_text("utf-8")) for p in sorted(RESULTS.glob("delta_*.json"))]
         text = "\n\n".join(map(delta_page.tables, (found, *others)))
         return torch_page.with_part(path, "bench_delta", text)
+    if name == "gpu":
+        choice = json.loads((RESULTS / "gpu_choice.json").read_text("utf-8"))
+        text = f"{gpu_page.tables(found)}\n\n## The defaults\n\n{gpu_page.choices(choice)}"
+        return torch_page.with_part(path, "bench_gpu", text)
     rows = found["rows"]
     if name == "cpu":
         text = cpu_page.page(about, rows, found["growth"])

@@ -156,7 +156,9 @@ def cut_work(rule: DeltaRule, states: float, length: float, plan: DeltaBlocks) -
     blocks = states * ceil(columns / COLUMNS)
     adds = float(rows * rows * COLUMNS)
     passed = states * segments * cell * (rows * rows + 3.0 * rows * columns)
-    between = segments * (MEMORY + adds * _PASSED / plan.threads_per_block + 2 * (BARRIER + _SHARED))
+    between = segments * (
+        MEMORY + adds * _PASSED / plan.threads_per_block + 2 * (BARRIER + _SHARED)
+    )
     parts = (effects, maps, outputs)
     return Work(
         moved=sum(part.moved for part in parts) + passed,

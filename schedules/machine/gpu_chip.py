@@ -108,8 +108,8 @@ def _published(
     )
 
 
-#: The largest GPU of each architecture, and others of which a target names the model. What a multiprocessor holds, and what of it the driver
-#: takes for a block, is in NVIDIA's CCCL, ``cuda/__device/arch_traits.h``, for each of them; the
+#: The largest GPU of each architecture, and others, which are taken where a target names them. What
+#: a multiprocessor holds, and what of it the driver takes for a block, is in NVIDIA's CCCL, ``cuda/__device/arch_traits.h``, for each of them; the
 #: CUDA Programming Guide says the same in "Compute Capabilities", and what is done per clock in
 #: "Arithmetic Instructions". (The Blackwell Tuning Guide has 32 blocks and 128 KB for sm_120;
 #: devices report 24 and 100.) Multiprocessors, bandwidth, clock and cache are those of NVIDIA's

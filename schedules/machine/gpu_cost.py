@@ -11,8 +11,8 @@ chain        the longest chain of dependences: latencies of memory, shuffles and
              blocks that follow one another
 
 The other bounds are not wholly hidden behind the largest one. The constants are those of
-``gpu_chip``, a row for every architecture; ``bench.gpu_choice`` compares predictions with times. See
-docs/cuda/model.md; the schedules say what their plans do, ``walk.counts`` and
+``gpu_chip``, a row for every architecture; ``bench.gpu_choice`` compares predictions with times.
+See docs/cuda/model.md; the schedules say what their plans do, ``walk.counts`` and
 ``block.tree_counts`` the instructions.
 """
 
