@@ -109,21 +109,22 @@ def _published(
 
 
 #: The largest GPU of each architecture, and others, which are taken where a target names them. What
-#: a multiprocessor holds, and what of it the driver takes for a block, is in NVIDIA's CCCL, ``cuda/__device/arch_traits.h``, for each of them; the
-#: CUDA Programming Guide says the same in "Compute Capabilities", and what is done per clock in
-#: "Arithmetic Instructions". (The Blackwell Tuning Guide has 32 blocks and 128 KB for sm_120;
-#: devices report 24 and 100.) Multiprocessors, bandwidth, clock and cache are those of NVIDIA's
-#: data sheets and architecture white papers (a clock is also the published rate of float32 over 256
-#: per multiprocessor, or 128 where that has 64 lanes: so RTX PRO 6000's, 125 TFLOPS): of the T4 the
-#: white paper's 320 GB/s, where its data sheet has 300; of the B200 and B300 the 8 TB/s of the DGX
-#: systems, where HGX boards have 7.7. Not NVIDIA's own: B200's cache and clock, taken for B300's
-#: too, of chipsandcheese.com, "Nvidia's B200"; L40's cache, 96 MB, also measured in arXiv
-#: 2606.22588; Thor's multiprocessors and cache, as a device reports them in NVIDIA's forum
-#: (356355). B300's special functions are those of NVIDIA's "Inside Blackwell Ultra" (10.7 against 5
-#: tera-exponentials per second). Of tensor cores, none measured by us: the white papers of A100
-#: (156 TFLOPS, 108 multiprocessors at 1.41 GHz) and H100 SXM (495 TFLOPS, 132 at 1.83 GHz), the
-#: data sheets of A40 (75 TFLOPS) and L40 (91 TFLOPS); of B200 and B300 they have the rate of other
-#: instructions alone, and those of a warp count as an H100's; others count as the slowest.
+#: a multiprocessor holds, and what of it the driver takes for a block, is in NVIDIA's CCCL,
+#: ``cuda/__device/arch_traits.h``, for each of them; the CUDA Programming Guide says the same in
+#: "Compute Capabilities", and what is done per clock in "Arithmetic Instructions". (The Blackwell
+#: Tuning Guide has 32 blocks and 128 KB for sm_120; devices report 24 and 100.) Multiprocessors,
+#: bandwidth, clock and cache are those of NVIDIA's data sheets and architecture white papers (a
+#: clock is also the published rate of float32 over 256 per multiprocessor, or 128 where that has 64
+#: lanes: so RTX PRO 6000's, 125 TFLOPS): of the T4 the white paper's 320 GB/s, where its data sheet
+#: has 300; of the B200 and B300 the 8 TB/s of the DGX systems, where HGX boards have 7.7. Not
+#: NVIDIA's own: B200's cache and clock, taken for B300's too, of chipsandcheese.com, "Nvidia's
+#: B200"; L40's cache, 96 MB, also measured in arXiv 2606.22588; Thor's multiprocessors and cache,
+#: as a device reports them in NVIDIA's forum (356355). B300's special functions are those of
+#: NVIDIA's "Inside Blackwell Ultra" (10.7 against 5 tera-exponentials per second). Of tensor cores,
+#: none measured by us: the white papers of A100 (156 TFLOPS, 108 multiprocessors at 1.41 GHz) and
+#: H100 SXM (495 TFLOPS, 132 at 1.83 GHz), the data sheets of A40 (75 TFLOPS) and L40 (91 TFLOPS);
+#: of B200 and B300 they have the rate of other instructions alone, and those of a warp count as an
+#: H100's; others count as the slowest.
 _CHIPS = (
     _published("V100", 70, 80, 0.9, 1.53, 6, (2048, 32, 96), issue=_HALF_UNITS),
     _published("T4", 75, 40, 0.32, 1.59, 4, (1024, 16, 64), issue=_HALF_UNITS),
