@@ -45,6 +45,9 @@ RESULTS = {
     "two buffers": (scan(), PLAN, (80,)),
     "one buffer, not aligned": (scan(), PLAN.with_(stages=1), (77,)),
     "states are neighbours": (scan(STEPS), PLAN.with_(stages=3), (100,)),
+    "several vectors of a thread": (scan(STEPS, states=32), PLAN, (100,)),
+    "several vectors, one buffer": (scan(STEPS, states=32), PLAN.with_(stages=1), (33,)),
+    "vectors of two threads": (scan(STEPS, states=24), PLAN, (40,)),
     "channels last, one buffer": (scan(STEPS, channels=16), PLAN.with_(stages=1), (33,)),
     "channels last, scalar copies": (scan(STEPS), PLAN.with_(vector_loads=False), (45,)),
     "channels last, few of a block": (
@@ -198,6 +201,14 @@ def test_steps_backwards_in_halves(items):
 def test_no_two_threads_meet_in_a_bank(change, options):
     plan = PLAN.with_(threads_per_block=64, **change)
     func = library.selective_scan(2, 64, 1024, 16, **options)
+    check_banks(emit_cuda(parallelize(func, CUDA_TARGET, plan)), 2, False)
+
+
+@pytest.mark.parametrize("shared", [2, 4, 8])
+@pytest.mark.parametrize("size", [32, 64])
+def test_nor_where_the_states_of_a_thread_are_several_vectors(shared, size):
+    plan = PLAN.with_(threads_per_block=64, threads_per_lane=shared)
+    func = rwkv6(2, 64, size)
     check_banks(emit_cuda(parallelize(func, CUDA_TARGET, plan)), 2, False)
 
 

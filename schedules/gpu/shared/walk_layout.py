@@ -103,12 +103,36 @@ class Table(Staged):
         """The table that the threads read."""
         return self.wide or self
 
+    @property
+    def unit(self) -> int:
+        """States of a thread that are neighbours: one, or as many as it reads at once.
+
+        All of them, if a copy of several would be of two threads' states else.
+        """
+        if self.along_time:
+            return 1
+        return self.width if self.width % self.copies.lanes == 0 else self.states_each
+
     def index(self, step: Any, lane: Any = None, state: Any = None) -> Any:
-        """Rows of the states that the threads of a lane use at once are neighbours."""
-        if not self.along_time:
-            return step * self.pitch + state
-        row = state % self.states_each * self.shared + state // self.states_each
-        return row * self.pitch + step
+        """Index by which what threads of a lane read at once, rows or units, are neighbours."""
+        unit, owner, rest = self.unit, state // self.states_each, state % self.states_each
+        if self.along_time:
+            return (rest * self.shared + owner) * self.pitch + step
+        column = rest // unit * self.shared + self._rotated(owner, rest // unit)
+        return step * self.pitch + column * unit + rest % unit
+
+    def _rotated(self, owner: Any, number: Any) -> Any:
+        """Number of an owner's unit among the ``number``-th units of all.
+
+        Threads that copy neighbours, units of one owner and of the next, would meet in a bank, were
+        the units of every number in the order of their owners: they are rotated, by so many that
+        those in a line of shared memory, or in as many bytes of a row, are in banks of their own.
+        """
+        units, in_line = self.states_each // self.unit, max(1, LINE // (self.unit * self.size))
+        among = min(self.shared, in_line)
+        in_one = in_line // among
+        by = max(1, among // -(-units // in_one)) % among
+        return owner - owner % among + (owner + number // in_one * by) % among
 
 
 @dataclass(frozen=True, eq=False)

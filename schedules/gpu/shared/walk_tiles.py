@@ -223,8 +223,13 @@ class WalkTiles:
     ) -> Any:
         owner, width, pitch = self.owner, self._width(part), part.pitch
         if not part.along_time:
-            first = self.held(step * pitch + owner * self.states_each, width)
-            return shared.take(registers, tile, first, self.states_each, width)
+            loads = []
+            for s in range(0, self.states_each, width):
+                index = part.index(step, state=owner * self.states_each + s)
+                value = shared.load(tile, self.held(index, width), width)
+                to = [ramp(int_const(s, "int32"), width)]
+                loads.append(tirx.BufferStore(registers, value, to))
+            return tir.seq(loads)
         if k % width:
             return None
 
