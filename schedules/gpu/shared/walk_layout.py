@@ -38,7 +38,7 @@ from tvm_scan.schedules.gpu.shared.staging import (
     steady_loads,
 )
 from tvm_scan.schedules.gpu.shared.step_rows import StepRows, placed_in_block, step_rows
-from tvm_scan.schedules.gpu.thread.banks import LINE, meetings
+from tvm_scan.schedules.gpu.thread.banks import LINE, WARP, WORD, meetings
 from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess, vector_access
 
 if TYPE_CHECKING:
@@ -133,6 +133,30 @@ class Table(Staged):
         in_one = in_line // among
         by = max(1, among // -(-units // in_one)) % among
         return owner - owner % among + (owner + number // in_one * by) % among
+
+    @property
+    def lines(self) -> int:
+        """Lines of shared memory that a warp is served when its threads read a vector each."""
+        size = max(WORD, self.width * self.size)
+
+        def begin(thread: int) -> int:
+            first: int = self.index(0, state=thread % self.shared * self.states_each)
+            return first * self.size // size * size
+
+        return meetings(begin, size) * size // WORD
+
+    @property
+    def copied_lines(self) -> float:
+        """Lines, of memory and of shared memory, that the copy of an element takes."""
+        lanes, size = self.copies.lanes, max(WORD, self.copied_bytes)
+        (outer, _), (inner, columns) = self.axes
+
+        def begin(thread: int) -> int:
+            row, vector = divmod(thread, columns // lanes)
+            first: int = self.index(**{outer: row, inner: vector * lanes})
+            return first * self.size // size * size
+
+        return self.size / LINE + meetings(begin, size) * size / WORD / (WARP * lanes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,9 @@
 What is counted is what nvcc emits: exponentials over states are one instruction in base 2, a
 product and its sum are one, what does not move with time is in registers, and an array that
 several statements read is read once. Tests compare the counts with the machine code.
+
+A warp's access takes a line's time for every 4 bytes of a thread, also where many threads read the
+same: a line is what a warp's registers get at once.
 """
 
 from __future__ import annotations
@@ -53,7 +56,10 @@ _UNROLLED = 4
 _KEEP = 4.0
 #: To convert a number of a table for the whole block.
 _CONVERT = 4.0
-_LINE, _WARP = 128, 32
+_LINE, _WARP, _WORD = 128, 32, 4
+#: Cycles of a line of memory where each thread's states are a row of time far from the others, of
+#: which the first-level cache keeps few: 2.7 to 3.0 on an H100.
+_ROW = 2.8
 
 
 @dataclass(frozen=True)
@@ -186,7 +192,8 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     poly = plan.exp_share / OF * exps
     of_state = ordinary + exps + poly * (_POLYNOMIAL - 1)
     # Halves that the block converts: read, changed and written by one of its threads.
-    wide = [t for t in walk_layout(plan, recurrence, split).tables if t.wide is not None]
+    tables = walk_layout(plan, recurrence, split).tables
+    wide = [t for t in tables if t.wide is not None]
     lanes = plan.threads_per_block / shared
     of_state -= len(wide)
     exchange = exchange_layout(plan, recurrence, split)
@@ -207,13 +214,15 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     streams = walk_layout(plan, recurrence, split).streams
     once_lines = 3.0 * sum(part.size for part in streams) / _LINE + (moved - len(streams)) / group
     once_lines *= _WARP / shared
+    copied = sum(split.states * table.copied_lines for table in tables) / lanes
+    copied += 2.0 * len(wide) * split.states / _WARP / lanes
     buffers = [load.source for load in (*step.steady, *step.alike)]
     buffers += [load.source for load, *_ in reads]
     buffers += list(recurrence.outputs) if split.after else []
     return WalkCounts(
         thread + once / shared,
         thread * shared + once,
-        (lines + once_lines) * shared / _WARP,
+        (lines + once_lines) * shared / _WARP + copied,
         split.states * (exps - poly) + step.specials,
         array_bytes(buffers, recurrence),
         _shared_accesses(plan, recurrence, split) + (left + left_sums) * shared / _WARP,
@@ -231,9 +240,9 @@ def _sent(plan: WalkPlan, exchange: ExchangeLayout, count: int) -> tuple[float, 
         return 0.0, 0.0, 0.0
     if not exchange.sent:
         return float(count), float(count), 0.0
-    # Left by one of the threads, whole vectors; a warp reads a vector of each of its lanes.
+    # Left by one of the threads, and read by all of them.
     read = sum(1 / part.unit for part in exchange.sent)
-    lines = sum(max(1 / shared, 1 / part.unit) + 1 / shared for part in exchange.sent)
+    lines = sum(tir.byte_size(part.dtype) / _WORD for part in exchange.sent) * (1 + 1 / shared)
     return read + read / shared + 1 / (shared * plan.items_per_thread), lines, lines
 
 
@@ -291,16 +300,16 @@ def _state_reads(
     for load in step.varying:
         table = next((t for t in tables if tir.structurally_equal(t.access, load)), None)
         if table is not None:
-            reads.append((load, table.read.width, 1.0))
+            reads.append((load, table.read.width, float(table.read.lines)))
             continue
-        width, lines = 1, float(plan.threads_per_lane)
+        width, lines = 1, _ROW * plan.threads_per_lane
         if plan.vector_loads:
             indices = list(load.indices)
             width = vector_access(load.source, indices, recurrence, plan.items_per_thread).lanes
+        size = tir.byte_size(tir.dtype_of(load))
         if _varies(load.indices[-1], step.loops):
-            size = tir.byte_size(tir.dtype_of(load))
             lines = max(1.0, split.states * size / _LINE)
-        reads.append((load, width, lines))
+        reads.append((load, width, max(lines, width * size / _WORD)))
     return reads
 
 
