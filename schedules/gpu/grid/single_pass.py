@@ -29,6 +29,7 @@ from tvm_scan.schedules.common.ir import (
     Kernel,
     as_dtype,
     at_least_one,
+    each,
     int_const,
     local,
     parts_of,
@@ -39,13 +40,14 @@ from tvm_scan.schedules.common.lanes import carry_scratch, decode_lanes, lane_co
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.gpu.block.tile import Tile
+from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden
 from tvm_scan.schedules.gpu.thread.ordered_memory import (
+    WORD,
+    Reader,
     announce,
-    await_flag,
-    get_word,
-    put_word,
+    put,
     take_ticket,
-    word_of,
+    words_of,
 )
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 from tvm_scan.schedules.gpu.thread.position import ThreadPosition, lane_exists, tile_count
@@ -67,41 +69,47 @@ class TiledPass:
         tiles, levels = [self.count, self.tiles], range(recurrence.levels)
         windows = [self.count, parts_of(self.tiles, plan.threads_per_block)]
         self.ticket = local("ticket", [1], "int32", "global")
-        self.has_tile = [local(f"has_tile{s}", tiles, "int32", "global") for s in levels]
-        self.has_carry = [local(f"has_carry{s}", windows, "int32", "global") for s in levels]
         self.elements = [
             _as_words(Elements(recurrence, "tile", tiles, "global", s)) for s in levels
         ]
-        self.carries = [_word(buffer) for buffer in carry_scratch(recurrence, windows)]
+        self.carries = [_words(buffer) for buffer in carry_scratch(recurrence, windows)]
+        # The final state may lie where the initial one is: it is written after that was read.
+        ordered = recurrence.finish is not None
+        self.begun = [local("begun", [self.count], WORD, "global")] if ordered else []
+
+    @property
+    def element_words(self) -> list[Var]:
+        """What the tiles publish."""
+        return [buffer for elements in self.elements for buffer in elements.buffers]
 
     @property
     def scratch(self) -> list[Var]:
         """Global memory of the pass."""
-        parts = [buffer for elements in self.elements for buffer in elements.buffers]
-        return [self.ticket, *self.has_tile, *self.has_carry, *parts, *self.carries]
+        return [self.ticket, *self.begun, *self.element_words, *self.carries]
 
     def build(self) -> Built:
-        """Return both kernels: clear the flags, and the pass."""
+        """Return both kernels: clear the marks, and the pass."""
         return Built([self.reset(), self.scan()], self.scratch)
 
     def reset(self) -> Any:
-        """Clear the ticket and all flags."""
+        """Clear the ticket and all words."""
         total = tir.simplify(self.count * self.tiles)
         point = tirx.Var("v_point", self.dtype)
         row, tile = point // self.tiles, point % self.tiles
         first = tirx.EQ(tile % self.window, tir.zero_like(tile))
-        flags = [tirx.BufferStore(flags, _ZERO, [row, tile]) for flags in self.has_tile]
-        window = [tirx.BufferStore(f, _ZERO, [row, tile // self.window]) for f in self.has_carry]
+        of_tile = [_cleared(words, [row, tile]) for words in self.element_words]
+        of_row = [_cleared(words, [row]) for words in self.begun]
+        of_window = [_cleared(words, [row, tile // self.window]) for words in self.carries]
         ticket = tirx.BufferStore(self.ticket, _ZERO, [_ZERO])
         clear = [
-            *flags,
-            tirx.IfThenElse(first, tir.seq(window), None),
+            *of_tile,
+            tirx.IfThenElse(first, tir.seq(of_window), None),
+            when(tirx.EQ(tile, tir.zero_like(tile)), tir.seq(of_row)),
             tirx.IfThenElse(tirx.EQ(point, tir.zero_like(point)), ticket, None),
         ]
 
         def kernel(inside: Any) -> Kernel:
-            written = [self.ticket, *self.has_tile, *self.has_carry]
-            return Kernel("scan_reset", [], written, when(inside, tir.seq(clear)), [])
+            return Kernel("scan_reset", [], self.scratch, when(inside, tir.seq(clear)), [])
 
         return threads_over(kernel, point, total, _RESET_THREADS)
 
@@ -163,60 +171,61 @@ class TiledPass:
         lead, levels = [row, tir.zero_like(row)], range(self.recurrence.levels)
         known = when(guard, tir.seq([running.begin(), *writes]))
         hand_over = [self._hand_over(running, lead, level) for level in levels]
-        return tir.seq([known, *hand_over])
+        return tir.seq([known, *hand_over, *(announce(mark, [row]) for mark in self.begun)])
 
     def _hand_over(self, replica: Replica, lead: list[Any], level: int) -> Any:
         """The carries of a level with which a window begins."""
 
         def of_cell(i: int, cell: list[Any]) -> Any:
-            return put_word(self.carries[i], [*lead, *cell], replica.get_carry(i, cell))
+            return put(self.carries[i], [*lead, *cell], replica.get_carry(i, cell))
 
-        put = replica.for_carries(range(level, level + 1), of_cell)
-        return tir.seq([put, announce(self.has_carry[level], lead)])
+        return replica.for_carries(range(level, level + 1), of_cell)
+
+    def _await_carry(self, tile: _LookBackTile, lead: list[Any], level: int) -> Any:
+        """The carries of a level with which a window begins, in ``running``."""
+
+        def of_cell(i: int, cell: list[Any]) -> Any:
+            target, at = tile.running.carry(i, cell)
+            return tile.reader.get(target, at, self.carries[i], [*lead, *cell])
+
+        levels = range(level, level + 1)
+        return tile.reader.wait(tile.running.for_carries(levels, of_cell))
 
     def _level(
         self, tile: _LookBackTile, level: int, row: Any, number: Any, thread: Var
     ) -> list[Any]:
         """Reduce the tile, publish it, and find the carry before it."""
-        replica, flag = tile.replica, tile.flag
-        elements, total, look = self.elements[level], tile.total[level], tile.look[level]
-        in_window = number % self.window
-        lead, window = [row, number], [row, number // self.window]
+        replica, elements, total = tile.replica, self.elements[level], tile.total[level]
+        look, reduced = tile.look[level], tile.reduced[level]
+        in_window, window = number % self.window, number // self.window
         is_owner = tirx.EQ(thread, tir.zero_like(thread))
-        publish = [_put(replica, elements, lead, total), announce(self.has_tile[level], lead)]
         mine = as_dtype(thread, self.dtype)
-        theirs = [row, number - in_window + mine]
-        await_theirs = [
-            await_flag(flag, self.has_tile[level], theirs),
-            _get(replica, look, elements, theirs),
+        theirs = _get(tile, look, elements, [row, number - in_window + mine])
+        is_last = tirx.EQ(number, self.tiles - 1)
+        ends = tirx.And(tirx.EQ(in_window, self.window - 1), tirx.Not(is_last))
+        next_window = [
+            tile.after.apply(total, [], source=tile.running),
+            self._hand_over(tile.after, [row, window + 1], level),
         ]
-
-        def fetch(i: int, at: list[Any]) -> Any:
-            target, cell = tile.running.carry(i, at)
-            return get_word(target, cell, self.carries[i], [*window, *at])
-
-        ends = tirx.EQ(in_window, self.window - 1)
-        ends = tirx.And(is_owner, tirx.And(ends, number + 1 < self.tiles))
-        following = [row, number // self.window + 1]
+        before = [
+            self._await_carry(tile, [row, window], level),
+            tile.running.apply(reduced, []),
+            tirx.IfThenElse(ends, tir.seq(next_window), None),
+            hidden(tile.running.keep(tile.before, [_ZERO], level)),
+        ]
+        for mark in self.begun if level == 0 else []:
+            read = tile.reader.wait(tile.reader.look(mark, [row], "acquire"))
+            before.append(tirx.IfThenElse(is_last, read, None))
         return [
             *tile.scan_level(level, number),
-            tirx.IfThenElse(is_owner, tir.seq(publish), None),
+            tirx.IfThenElse(is_owner, _put(replica, elements, [row, number], total), None),
             replica.set_identity(look, []),
-            tirx.IfThenElse(mine < in_window, tir.seq(await_theirs), None),
-            *tile.tree.reduce(level, look, tile.reduced[level], 1),
-            await_flag(flag, self.has_carry[level], window),
-            tile.running.for_carries(range(level, level + 1), fetch),
-            tile.running.apply(tile.reduced[level], []),
-            tirx.IfThenElse(
-                ends,
-                tir.seq(
-                    [
-                        tile.after.apply(total, [], source=tile.running),
-                        self._hand_over(tile.after, following, level),
-                    ]
-                ),
-                None,
-            ),
+            tirx.IfThenElse(mine < in_window, tile.reader.wait(theirs), None),
+            *tile.tree.reduce(level, look, reduced, 1),
+            # Of all threads that would wait for the carry, one looks.
+            tirx.IfThenElse(is_owner, tir.seq(before), None),
+            all_wait(),
+            hidden(tile.running.fetch(tile.before, [_ZERO], range(level, level + 1))),
         ]
 
 
@@ -236,14 +245,19 @@ class _LookBackTile(Tile):
         self.prefixes = self._elements("kept")
         self.look = self._elements("look")
         self.reduced = self._elements("fold")
-        self.flag = local("flag", [1], "int32")
+        self.before = [
+            local(f"before{i}", tir.shape_of(b), tir.dtype_of(b), "shared")
+            for i, b in enumerate(carry_scratch(recurrence, [1]))
+        ]
+        self.reader = Reader()
 
     @property
     def allocs(self) -> list[Var]:
         """Everything that the tile's code keeps."""
         parts = (self.prefixes, self.look, self.reduced)
         elements_used = [b for levels in parts for elements in levels for b in elements.buffers]
-        return [*super().allocs, *self.after.buffers, *elements_used, self.flag]
+        own = [*self.after.buffers, *self.before, *self.reader.buffers]
+        return [*super().allocs, *elements_used, *own]
 
     def scan_level(self, level: int, number: Any) -> list[Any]:
         """The scan of a level over the threads, whose prefixes are then kept in registers."""
@@ -255,15 +269,22 @@ class _LookBackTile(Tile):
         return self.replica.apply(self.prefixes[level], [], source=self.running)
 
 
-def _word(buffer: Var) -> Var:
-    """A scratch array whose cells can be handed over."""
-    dtype = word_of(tir.dtype_of(buffer))
-    return local(buffer.name, tir.shape_of(buffer), dtype, "global")
+def _words(buffer: Var) -> Var:
+    """The words in which the values of a scratch array are handed over."""
+    shape = [*tir.shape_of(buffer), words_of(tir.dtype_of(buffer))]
+    return local(buffer.name, shape, WORD, "global")
 
 
 def _as_words(elements: Elements) -> Elements:
-    elements.parts = {i: [_word(b) for b in parts] for i, parts in elements.parts.items()}
+    elements.parts = {i: [_words(b) for b in parts] for i, parts in elements.parts.items()}
     return elements
+
+
+def _cleared(words: Var, lead: list[Any]) -> Any:
+    """``words[lead] = 0``: nothing is there."""
+    none = tirx.IntImm(WORD, 0)
+    inner = [int(extent) for extent in tir.shape_of(words)[len(lead) :]]
+    return each(inner, lambda cell: tirx.BufferStore(words, none, [*lead, *cell]), False)
 
 
 def _put(replica: Replica, elements: Elements, lead: list[Any], source: Elements) -> Any:
@@ -272,17 +293,18 @@ def _put(replica: Replica, elements: Elements, lead: list[Any], source: Elements
     def of_cell(i: int, cell: list[Any]) -> Any:
         values = source.load(i, [], cell)
         parts = zip(elements.parts[i], values, strict=True)
-        return tir.seq([put_word(b, [*lead, *cell], value) for b, value in parts])
+        return tir.seq([put(b, [*lead, *cell], value) for b, value in parts])
 
     return replica.for_each_element(elements.level, of_cell)
 
 
-def _get(replica: Replica, target: Elements, elements: Elements, lead: list[Any]) -> Any:
-    """``target = elements[lead]``."""
+def _get(tile: _LookBackTile, target: Elements, elements: Elements, lead: list[Any]) -> Any:
+    """``target = elements[lead]``, of what is there."""
 
     def of_cell(i: int, cell: list[Any]) -> Any:
         parts = zip(target.parts[i], elements.parts[i], strict=True)
         index = cell or [_ZERO]
-        return tir.seq([get_word(t, index, b, [*lead, *cell]) for t, b in parts])
+        read = [tile.reader.get(t, index, b, [*lead, *cell]) for t, b in parts]
+        return tir.seq(read)
 
-    return replica.for_each_element(elements.level, of_cell)
+    return tile.replica.for_each_element(elements.level, of_cell)

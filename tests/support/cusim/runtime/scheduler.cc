@@ -56,8 +56,8 @@ struct Thread {
   uint64_t value;
   int source_lane;
   uint64_t result;
-  // What it looked at last, and how often memory had changed by then.
-  const void* polled;
+  // What it has looked at since memory changed, and how often that had changed by then.
+  std::vector<const void*> polled;
   uint64_t seen;
 };
 
@@ -289,11 +289,14 @@ void maybe_stop_block() {
 }
 
 void before_poll(const void* address, int line) {
-  if (current->polled == address && current->seen == changes) {
+  std::vector<const void*>& polled = current->polled;
+  bool again = std::find(polled.begin(), polled.end(), address) != polled.end();
+  if (again && current->seen == changes) {
     current->line = line;
     wait(State::kPolling);
   }
-  current->polled = address;
+  if (current->seen != changes) polled.clear();
+  if (std::find(polled.begin(), polled.end(), address) == polled.end()) polled.push_back(address);
   current->seen = changes;
 }
 
