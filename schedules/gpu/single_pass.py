@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import ClassVar
 
+from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
@@ -22,8 +23,8 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 from tvm_scan.schedules.plan import ScanPlan
 
-#: Bytes by which a block tells its threads which tile it has.
-_TICKET = 4
+#: Bytes by which a block tells its threads which tile it has; of a word that blocks hand over.
+_TICKET, _WORD = 4, 8
 
 
 @dataclass(frozen=True)
@@ -72,20 +73,26 @@ class SinglePass(Trees):
         return rows * -(-steps // self.tile)
 
     def build(self, recurrence: Recurrence) -> Built:
-        """Return two kernels: one clears the flags, the other is the pass."""
+        """Return two kernels: one clears the words, the other is the pass."""
         return TiledPass(recurrence, self).build()
 
     def shared_bytes(self, recurrence: Recurrence) -> int:
-        """Shared memory of one block in bytes: the tree's, and the ticket."""
-        return aligned([*self.slots_bytes(recurrence, self.threads_per_block), _TICKET])
+        """Shared memory of one block in bytes: the tree's, the ticket, the carries before it."""
+        carries = [
+            prod(int(axis.extent) for axis in carry.state_axes) * tir.byte_size(carry.dtype)
+            for carry in recurrence.carries
+        ]
+        slots = self.slots_bytes(recurrence, self.threads_per_block)
+        return aligned([*slots, _TICKET, *carries])
 
     def work(self, recurrence: Recurrence, rows: float, steps: float, chip: GpuChip) -> Work:
         """Count what every tile hands over and looks up."""
         counts = tile_counts(self, recurrence, rows, steps)
         tiles, words, threads = counts.tiles, counts.words, self.threads_per_block
-        # Every tile hands over its element, and reads those of half a window on average.
-        looked_up = min(tiles, threads) / 2 * (words + 1) * 4
-        handed = rows * tiles * (4 * words + 12)
+        # Every tile hands over its element, in words that are cleared before, and reads those of
+        # half a window on average.
+        looked_up = min(tiles, threads) / 2 * words * _WORD
+        handed = rows * tiles * 2 * words * _WORD
         again = thread_counts(self, recurrence).reduce
         warps = rows * tiles * threads / 32
         return Work(
@@ -93,11 +100,13 @@ class SinglePass(Trees):
             specials=2 * counts.specials,
             # The tree is used a second time, over the elements of the tiles before.
             issued=counts.issued + warps * again.issued,
+            # And for the ticket, and for the carry.
             barriers=2 * counts.barriers + 2,
             shared=counts.shared,
             threads=rows * tiles * threads,
-            # Windows follow one another by two trips through the cache.
-            chain=2 * counts.cycles + MEMORY,
+            # Trips through the cache: of the ticket, the elements before, and the carry. Windows
+            # follow one another by two, a store and the load that sees it.
+            chain=counts.cycles + counts.exchange_cycles + 3 * MEMORY,
             once=2 * MEMORY * ceil(tiles / threads),
             launches=2.0,
             lines=counts.lines + warps * again.exchanged,
@@ -120,7 +129,7 @@ class SinglePass(Trees):
         return self.drawn(
             recurrence,
             f"tiles of {self.tile} steps: each waits for the elements of those before",
-            "First the flags are cleared, then every tile waits for those before it: 2 kernels.",
+            "First the words are cleared, then every tile waits for those before it: 2 kernels.",
         )
 
 

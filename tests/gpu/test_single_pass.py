@@ -118,14 +118,18 @@ CUMSUM = ScanPlan.parse(PLANS["warp 32x2"]).with_(items_per_thread=1)
 X = np.random.default_rng(1).integers(-3, 4, (2, 500)).astype("float32")
 
 
-def cumsum_changed(*changes):
+def rewritten(*changes):
     def change(source):
         for old, new in changes:
             assert old in source, old
             source = source.replace(old, new)
         return source
 
-    with cusim.rewritten_source(change):
+    return cusim.rewritten_source(change)
+
+
+def cumsum_changed(*changes):
+    with rewritten(*changes):
         return compile_cuda(parallelize(library.cumsum(2, 500), CUDA_TARGET, CUMSUM))
 
 
@@ -137,19 +141,13 @@ def right(executable, seed):
 
 
 @pytest.mark.skipif(not cusim.is_simulated(), reason="changes what the simulator compiles")
-def test_what_a_missing_release_or_ticket_does():
+def test_what_a_missing_mark_or_ticket_does():
     """That the tests of this file can fail: both defects are found."""
     as_is = cumsum_changed()
     assert all(right(as_is, seed) for seed in range(12))
-    st = "tvm_builtin_ptx_st_{}_gpu_global_s32(("
-    name = "void tvm_builtin_ptx_st_release_gpu_global_s32(const"
-    relaxed = name.replace("release", "relaxed")
-    text = emitted_source(as_is)
-    body = 'asm volatile("st.release.gpu.global.s32'
-    changes = [(st.format("release"), st.format("relaxed")), (name, relaxed)]
-    changes += [(body, body.replace("release", "relaxed"))]
-    assert relaxed not in text, "the data of this kernel is of another dtype"
-    assert not all(right(cumsum_changed(*changes), seed) for seed in range(2, 20))
+    mark = "seen_ptr[0] = (seen_ptr[0] & ((int)(word_ptr[0] >> (uint64_t)32ULL)));"
+    unseen = cumsum_changed((mark, ""))
+    assert not all(right(unseen, seed) for seed in range(2, 20))
     ticket = "tvm_builtin_cuda_atomic_add((&(ticket_ptr[0])), 1)"
     by_number = cumsum_changed((ticket, "(int)blockIdx.x"))
     assert right(by_number, 0), "ascending blocks wait for nobody"
@@ -157,16 +155,37 @@ def test_what_a_missing_release_or_ticket_does():
         right(by_number, 1)
 
 
+@pytest.mark.skipif(not cusim.is_simulated(), reason="changes what the simulator compiles")
+@pytest.mark.parametrize("ordered", ["st_release", "ld_acquire"])
+def test_what_a_missing_order_does(ordered):
+    """The final state is then written where another block reads the initial one."""
+    call = f"tvm_builtin_ptx_{ordered}_gpu_global_u64("
+    relaxed = call.replace("release", "relaxed").replace("acquire", "relaxed")
+    arguments = {"st_release": "(&(", "ld_acquire": "word_ptr[0]"}[ordered]
+    x = np.ones((5, 100), "float32")
+    func = parallelize(init_block_of_its_own, CUDA_TARGET, CUMSUM)
+    with rewritten((call + arguments, relaxed + arguments)):
+        executable = compile_cuda(func)
+    with pytest.raises(tvm.error.InternalError, match=r"data race"):
+        run_cuda(func, [x, np.full(5, 77, "float32"), np.full_like(x, 77)], executable=executable)
+
+
 @pytest.mark.skipif(not nvcc.nvcc_available(), reason="nvcc is missing: no PTX to read")
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100"])
-def test_the_order_is_in_the_ptx(arch):
-    source = emit_cuda(parallelize(library.cumsum(2, 500), CUDA_TARGET, CUMSUM))
+@pytest.mark.parametrize(
+    ("func", "ordered"), [(library.cumsum(2, 500), 0), (init_block_of_its_own, 1)]
+)
+def test_what_is_in_the_ptx(func, ordered, arch):
+    source = emit_cuda(parallelize(func, CUDA_TARGET, CUMSUM))
     ptx = nvcc.compile_ptx(source, arch)
     for text, count in (
-        ("st.release.gpu.global", 3),  # the tile, the first carry, the next window's
-        ("ld.acquire.gpu.global", 2),
-        ("st.relaxed.gpu.global", 3),
-        ("ld.relaxed.gpu.global", 2),
+        ("st.relaxed.gpu.global.u64", 3),  # the tile, the first carry, the next window's
+        ("ld.relaxed.gpu.global.u64", 2),
+        # Fences and emptied caches: of the first and the last tile alone, where they must be.
+        ("st.release.gpu.global", ordered),
+        ("ld.acquire.gpu.global", ordered),
+        ("fence", 0),
+        ("membar", 0),
         ("atom.global.add", 1),
     ):
         assert ptx.count(text) == count, text
