@@ -33,7 +33,7 @@ class SinglePass(Trees):
 
     Attributes
     ----------
-    threads_per_block, items_per_thread, block_tree, vector_loads
+    threads_per_block, items_per_thread, block_tree, vector_loads, block_load
         See ``GpuPlan`` and ``TreePlan``.
     """
 
@@ -42,6 +42,7 @@ class SinglePass(Trees):
     items_per_thread: int = 0
     block_tree: str = "blelloch"
     vector_loads: bool = False
+    block_load: str = "direct"
 
     def check_own(self, recurrence: Recurrence, machine: Machine) -> None:
         """Check what blocks hand to each other, and that tickets count the tiles."""
@@ -77,13 +78,13 @@ class SinglePass(Trees):
         return TiledPass(recurrence, self).build()
 
     def shared_bytes(self, recurrence: Recurrence) -> int:
-        """Shared memory of one block in bytes: the tree's, the ticket, the carries before it."""
+        """Shared memory of one block in bytes: the tree's and tiles', the ticket, the carries."""
         carries = [
             prod(int(axis.extent) for axis in carry.state_axes) * tir.byte_size(carry.dtype)
             for carry in recurrence.carries
         ]
-        slots = self.slots_bytes(recurrence, self.threads_per_block)
-        return aligned([*slots, _TICKET, *carries])
+        tree = self.slots_bytes(recurrence, self.threads_per_block)
+        return aligned([*tree, *self.tile_bytes(recurrence), _TICKET, *carries])
 
     def work(self, recurrence: Recurrence, rows: float, steps: float, chip: GpuChip) -> Work:
         """Count what every tile hands over and looks up."""

@@ -225,7 +225,8 @@ class Trees(TreePlan):
         choices: Choices = (("threads_per_block", threads), ("items_per_thread", items))
         if "stages" in cls.decisions():
             choices += (buffer_choices(machine),)
-        if tables_of(base.with_(lanes_per_block=2), recurrence):
+        several = "lanes_per_block" in cls.decisions()
+        if several and tables_of(base.with_(lanes_per_block=2), recurrence):
             choices += (("lanes_per_block", (1, 2, 4, 8)),)
         yield Branch(base, choices)
 

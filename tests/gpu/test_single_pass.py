@@ -32,6 +32,10 @@ PLANS = {
     "kogge 16x4": (
         "cuda/single_pass(threads_per_block=16, items_per_thread=4, block_tree=kogge_stone)"
     ),
+    "tiles in shared memory": (
+        "cuda/single_pass(threads_per_block=64, items_per_thread=4, block_tree=warp, "
+        "vector_loads=True, block_load=transposed)"
+    ),
 }
 ORDERS = tuple(range(9))
 

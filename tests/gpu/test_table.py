@@ -46,6 +46,8 @@ BUILDERS = {
     "tiles, 2 buffers": f"{_TILES}block_load=transposed, stages=2)",
     "tiles, 3 buffers": f"{_TILES}block_load=transposed, stages=3)",
     "phases, transposed": _TILES.replace("serial_tiles", "three_phase") + "block_load=transposed)",
+    "single pass, transposed": _TILES.replace("serial_tiles", "single_pass")
+    + "block_load=transposed)",
     "lanes of a block": f"{_TILES}lanes_per_block=2)",
     "lanes of a block, 2 buffers": f"{_TILES}block_load=transposed, stages=2, lanes_per_block=4)",
 }

@@ -151,20 +151,14 @@ PINNED = {
                         ((32, 64, 128, 256, 512, 1024), ", block_tree=warp"),
                     )
                 ),
-                *(
-                    [
-                        (
-                            f"cuda/{algorithm}(threads_per_block=32, items_per_thread=4, "
-                            "block_tree=warp, vector_loads=True, block_load=transposed)",
-                            {
-                                "threads_per_block": (32, 64, 128, 256, 512),
-                                "items_per_thread": (4, 8, 16),
-                                **({"stages": (1, 2, 3)} if algorithm == "serial_tiles" else {}),
-                            },
-                        )
-                    ]
-                    if algorithm != "single_pass"
-                    else []
+                (
+                    f"cuda/{algorithm}(threads_per_block=32, items_per_thread=4, "
+                    "block_tree=warp, vector_loads=True, block_load=transposed)",
+                    {
+                        "threads_per_block": (32, 64, 128, 256, 512),
+                        "items_per_thread": (4, 8, 16),
+                        **({"stages": (1, 2, 3)} if algorithm == "serial_tiles" else {}),
+                    },
                 ),
             )
         ),
