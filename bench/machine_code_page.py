@@ -102,11 +102,9 @@ _WHY = {
         "one is what blocks hand to one another. By the model it wins. That it ends is "
         "[proven](plans.md#the-single-pass) and tried on a simulated device. It is no default "
         "all the same, because the model has no term for what decides it: blocks that poll, "
-        "three fences for a tile and the first-level cache that each acquiring load empties "
-        "(`MEMBAR`, `CCTL.IVALL`), and the trips between windows, whose 420 us (272 with 512 "
-        "threads) hide behind 506 of memory only as long as a trip takes the 1400 cycles that are "
-        "assumed. `three_phase` is at most 1.8 times slower if the model is right, and has no "
-        "such risk if it is not."
+        "and the trips between windows, which hide behind memory only as long as they take the "
+        "1400 cycles that are assumed. `three_phase` is at most 1.8 times slower if the model is "
+        "right, and has no such risk if it is not."
     ),
     "affine 1 x 2^27": (
         "As of the sum, the default reads the row twice, and `single_pass` once. CUB's functor "

@@ -122,7 +122,7 @@ class SinglePass(Trees):
 
     @classmethod
     def shortlist(cls, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:
-        """Yield nothing: no kernel of it has run on hardware."""
+        """Yield nothing: a default must have been measured."""
         return iter(())
 
     def picture(self, recurrence: Recurrence) -> Picture:

@@ -15,7 +15,6 @@ from tests.support.cuda_harness import (
     CUDA_TARGET,
     compile_cuda,
     emit_cuda,
-    emitted_source,
     run_cuda,
 )
 from tests.support.cusim import nvcc

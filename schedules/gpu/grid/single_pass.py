@@ -2,17 +2,23 @@
 
 A block takes the next tile by an atomic ticket, reduces it, and publishes the tile's element. T
 tiles, as many as a block has threads, are a window. The block then reads the elements of all
-earlier tiles of its window, one per thread, scans them by its tree, and applies the result to the
-carry that the window begins with, for which it waits; the last tile of a window publishes the
-carry of the next one. Every tile before it has a smaller ticket, so that its block has begun, and
-the first of them waits for nobody: a grid of any size ends on a device that holds one block.
+earlier tiles of its window, one per thread, and combines them by its tree. One of its threads waits
+for the carry that the window begins with, applies the result to it, and tells the others; in the
+last tile of a window it first publishes the carry of the next one. Every tile before it has a
+smaller ticket, so that its block has begun, and the first of them waits for nobody: a grid of any
+size ends on a device that holds one block.
 
 The same bits on every run: which elements are combined, and in which order, depends on the number
 of the tile alone. A look-back that takes whatever prefix is there first would end sooner. The
 price: a block reads up to T elements from the second-level cache, half of them on average, and
 windows follow one another, by about two trips through that cache for ``T * tile`` steps.
 
-Global traffic: inputs and outputs once. A small kernel clears the flags first.
+Elements and carries are words that hold their own mark (``ordered_memory``): one trip tells that
+a value is there and brings it, and no fence or emptied cache delays the loads and stores of other
+threads. Only the final state, which may lie where the initial one is, is put into an order: the
+first tile of a row says that it has read the one, and the last tile acquires that.
+
+Global traffic: inputs and outputs once. A small kernel clears the words first.
 """
 
 from __future__ import annotations
@@ -161,7 +167,7 @@ class TiledPass:
         """One thread of a lane: writes before the first step, and the carry of the first window.
 
         Nobody else reads the initial state, which may lie where the last step leaves the final
-        one; that step has waited for this carry.
+        one; its block has waited until this one has begun.
         """
         running, extent = tile.running, self.recurrence.time.extent
         writes = [running.boundary()]

@@ -4,8 +4,8 @@ A word has 64 bits: 32 of a value, and above them a mark, 0 until the value is t
 stored at once and loaded at once, so that a reader who sees the mark has the value: nobody needs a
 fence, which waits for all that a thread has stored, nor an acquiring load, which empties the
 first-level cache of a multiprocessor. A value of 64 bits takes two words, one of fewer than 32 a
-word of its own. The instructions are PTX at device scope, by TVM's own intrinsics; relaxed, but for marks
-that put other memory into an order.
+word of its own. The instructions are PTX at device scope, by TVM's own intrinsics; relaxed, but for
+marks that put other memory into an order.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Reader:
         return tir.seq([tirx.AllocBuffer(half), looks[0], keep, looks[1], store])
 
     def wait(self, looks: Any) -> Any:
-        """Repeat what ``look`` or ``get`` returned, once or many times, until all of it is there."""
+        """Repeat what ``look`` and ``get`` returned until all of it is there."""
         unseen = tirx.EQ(self._seen, _ZERO)
         pause = tirx.IfThenElse(unseen, tirx.Evaluate(T.cuda.nano_sleep(_PAUSE)), None)
         begin = tirx.BufferStore(self.seen, int_const(1, "int32"), [_ZERO])
