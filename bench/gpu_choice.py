@@ -36,7 +36,7 @@ RESULTS = Path(__file__).parent / "results" / "gpu_choice.json"
 INDEX = "index.json"
 _REPEAT = 9
 #: Plans of a shortlist beside the default, the nearest to it first.
-_COMPARED = 24
+_COMPARED = 16
 _COPIED = 1 << 28
 #: Seconds by the model beyond which a plan is not timed.
 _SLOW = 0.05
@@ -94,9 +94,9 @@ def _is_usual(plan: SinglePass) -> bool:
     return plan.block_tree == "warp" and plan.vector_loads and 2048 <= tile <= 16384
 
 
-def _built(task: tuple[int, Case, str, str, Any, Path]) -> dict[str, Any]:
+def _built(task: tuple[int, Case, str, str, str, Path]) -> dict[str, Any]:
     number, case, kind, text, options, folder = task
-    target, plan = Target(options), ScanPlan.parse(text)
+    target, plan = Target(json.loads(options)), ScanPlan.parse(text)
     seconds = plan.cost(case.recurrence, Machine.of(target)).seconds
     row = {"case": str(case), "kind": kind, "plan": text, "predicted": seconds}
     if seconds > _SLOW:
@@ -134,7 +134,7 @@ def build(
         for kind, plan in _plans(case, target, whole):
             if str(plan) not in seen:
                 seen.add(str(plan))
-                tasks.append((len(tasks), case, kind, str(plan), target.export(), folder))
+                tasks.append((len(tasks), case, kind, str(plan), str(target), folder))
     print(f"{len(tasks)} plans", flush=True)
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         rows = []
@@ -142,7 +142,7 @@ def build(
             rows.append(row)
             if len(rows) % 50 == 0:
                 print(len(rows), row["case"], flush=True)
-    found = {"target": dict(target.export()), "commit": commit(), "rows": rows}
+    found = {"target": str(target), "commit": commit(), "rows": rows}
     (folder / INDEX).write_text(json.dumps(found) + "\n")
 
 
@@ -157,7 +157,7 @@ def time_all(folder: Path, out: Path) -> None:
         Gets the rows with ``median`` and ``spread``, in seconds; written after every case.
     """
     index = json.loads((folder / INDEX).read_text())
-    device, target = tvm.cuda(0), Target(index.pop("target"))
+    device, target = tvm.cuda(0), Target(json.loads(index.pop("target")))
     index["machine"] = {"command": command(), "commit": index.pop("commit")}
     index["machine"] |= {"gpu": str(device.device_name), "date": time.strftime("%Y-%m-%d")}
     index["copy"] = copied(target, device, _COPIED, _REPEAT)

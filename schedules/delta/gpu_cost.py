@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Instructions of a multiply-add of two cells of shared memory: two loads, and the index. Cycles of
 #: a thread for it, which waits for both and for the sum before; where chunks pass on states, whose
 #: cells it has in order. Of 250 kernels on an H100.
-_TERM, _WAITED, _PASSED = 9.0, 96.0, 5.0
+_TERM, _WAITED, _PASSED = 9.0, 96.0, 12.0
 #: Accesses of a warp to shared memory for it, and cycles until one answers.
 _ACCESSES, _SHARED = 4.4, 25.0
 #: Of a product in three of tf32: instructions that split a fragment of A, or one of B, which is

@@ -57,6 +57,9 @@ _KEEP = 4.0
 #: To convert a number of a table for the whole block.
 _CONVERT = 4.0
 _LINE, _WARP, _WORD = 128, 32, 4
+#: Of the lines that a warp's reads of a table would take one after another, those that count: its
+#: lanes read the same ones. On an H100, as the next one.
+_SERVED = 0.7
 #: Cycles of a line of memory where each thread's states are a row of time far from the others, of
 #: which the first-level cache keeps few: 2.7 to 3.0 on an H100.
 _ROW = 2.8
@@ -300,7 +303,7 @@ def _state_reads(
     for load in step.varying:
         table = next((t for t in tables if tir.structurally_equal(t.access, load)), None)
         if table is not None:
-            reads.append((load, table.read.width, float(table.read.lines)))
+            reads.append((load, table.read.width, _SERVED * table.read.lines))
             continue
         width, lines = 1, _ROW * plan.threads_per_lane
         if plan.vector_loads:
