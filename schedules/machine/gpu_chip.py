@@ -8,7 +8,7 @@ from dataclasses import dataclass
 #: as the two below, to 1256 kernels that ``bench.gpu_choice`` timed on an H100.
 MEMORY, LEVEL, BARRIER, EXP = 630.0, 32.0, 36.0, 54.0
 #: Cycles from one instruction of a warp to its next one, where no other warp is in its way.
-APART = 2.5
+APART = 2.2
 #: Seconds of a kernel beside its work: launched, filled and drained.
 LAUNCH = 4.0e-6
 #: Steps that the compiler overlaps in a serial loop.
