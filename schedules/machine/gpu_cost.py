@@ -24,8 +24,9 @@ from math import ceil
 from tvm_scan.schedules.machine.cost import Cost
 from tvm_scan.schedules.machine.gpu_chip import APART, LAUNCH, MEMORY, GpuChip, Work
 
-#: What a bound that is not the largest still costs, as a share: overlap is not perfect.
-_NOT_HIDDEN = 0.1
+#: What a bound that is not the largest still costs, as a share: overlap is not perfect. Of the
+#: chain nothing, which other warps hide.
+_NOT_HIDDEN = 0.12
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,9 @@ def gpu_cost(work: Work, block: Block, chip: GpuChip, *, in_pairs: bool = False)
     latency = (max(work.chain, of_a_warp) * waves + work.once) / chip.clock
     lines = work.lines / (busy * chip.clock)
     tensor = work.tensor / (chip.tensor * busy * chip.clock)
-    waits = (memory + latency,) if block.in_turn else (memory, latency)
-    bounds = (*waits, exponentials, issue, lines, tensor)
-    seconds = max(bounds) + _NOT_HIDDEN * (sum(bounds) - max(bounds))
+    rates = (memory + latency * block.in_turn, exponentials, issue, lines, tensor)
+    others = sum(rates) - (max(rates) if max(rates) >= latency else 0.0)
+    seconds = max(*rates, latency) + _NOT_HIDDEN * others
     return GpuCost(
         seconds=seconds + work.between / chip.clock + work.launches * LAUNCH,
         bytes=work.moved,

@@ -20,6 +20,10 @@ from tvm_scan.relax import cubins
 FLAG = "--use_fast_math"
 VARIABLE = "TVM_CUDA_NVCC_NO_FAST_MATH"
 ONE_THREAD = ScanPlan.of("cuda", "lanes", threads_per_block=128)
+TWO_THREADS = ScanPlan.parse(
+    "cuda/lanes(threads_per_block=64, items_per_thread=4, vector_loads=True, threads_per_lane=2, "
+    "block_load=transposed, stages=2)"
+)
 
 # ---- options ------------------------------------------------------------------------------------
 
@@ -137,18 +141,17 @@ def test_all_that_compiles_for_cuda_goes_through_the_module():
 
 
 @pytest.mark.skipif(not nvcc.nvcc_available(), reason="nvcc is missing: no PTX to read")
-def test_what_the_flag_makes_of_the_default_plan():
+def test_what_the_flag_makes_of_a_walk():
     """Off: what the plan itself asks for, and IEEE division elsewhere. On: all else approximate."""
-    default = emit_cuda(parallelize(library.selective_scan(8, 2048, 2048, 16), CUDA_TARGET))
-    alone = emit_cuda(
-        parallelize(library.selective_scan(8, 2048, 2048, 16), CUDA_TARGET, ONE_THREAD)
-    )
+    func = library.selective_scan(8, 2048, 2048, 16)
+    shared = emit_cuda(parallelize(func, CUDA_TARGET, TWO_THREADS))
+    alone = emit_cuda(parallelize(func, CUDA_TARGET, ONE_THREAD))
 
     def special(source, *options):
         ptx = nvcc.compile_ptx(source, options=options)
         return Counter(re.findall(r"\b(?:div|ex2|rcp|(?:\w+\.)+ftz)[\w.]*", ptx))
 
-    off, on = special(default), special(default, FLAG)
+    off, on = special(shared), special(shared, FLAG)
     # One division of a lane, before its first step: how many equal steps its first exponent is.
     assert off.pop("div.rn.f32") == on["div.approx.ftz.f32"] == 1
     assert off.keys() == {"ex2.approx.ftz.f32", "rcp.approx.ftz.f32"}

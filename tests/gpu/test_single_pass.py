@@ -209,12 +209,20 @@ def test_shared_memory_is_what_the_plan_says():
         )
 
 
-def test_it_is_tried_in_a_search_and_never_a_default():
-    """Where the model has it first, too: a default must have been measured."""
+def test_it_is_tried_in_a_search_and_a_default_of_few_long_rows():
+    """Through shared memory; of sizes that are not known it is none, nor of states of many cells."""
     found = extract(library.cumsum(1, 1 << 28))
     tried = {plan.algorithm for b in decisions.branches(CUDA_TARGET, found) for plan in b.plans()}
     assert "single_pass" in tried
-    assert default_plan(CUDA_TARGET, found).algorithm == "three_phase"
+    plan = default_plan(CUDA_TARGET, found)
+    assert plan.algorithm == "single_pass" and plan.block_load == "transposed"
+    others = (
+        library.cumsum(1, None),
+        library.cumsum(4096, 4096),
+        library.selective_scan(1, 8, 65536, 16),
+    )
+    for func in others:
+        assert default_plan(CUDA_TARGET, extract(func)).algorithm != "single_pass"
 
 
 def test_halves_are_handed_over_in_float32():

@@ -157,7 +157,8 @@ def test_the_length_decides_on_chunks():
     _, cases = dispatched(library.selective_scan(1, 2048, None, 16), CUDA_TARGET)
     chunks = [plan.chunks for _, plan in cases]
     assert chunks[0] == 0 and chunks[-1] >= 4
-    (border,) = (a for (a, one), (_, two) in itertools.pairwise(cases) if one.chunks < two.chunks)
+    pairs = itertools.pairwise(cases)
+    border = next(a for (a, one), (_, two) in pairs if one.chunks < two.chunks)
     assert 256 < border < 8192
     assert all(a != b for (_, a), (_, b) in itertools.pairwise(cases))
     stock = ms.database.MemoryDatabase()
