@@ -105,8 +105,8 @@ def test_default_plans_take_what_they_took(name, request):
     for kernel, made in (now["accesses"] or {}).items():
         assert made == pytest.approx(was["accesses"][kernel], rel=ACCESSES), f"{kernel}: {hint}"
         if "vector_loads=True" in now["plan"] and "symbolic" not in name:
-            # Where nothing is read at every step, in the kernel of the carries, nothing is wide; one
-            # that clears words reads nothing at all.
+            # Where nothing is read at every step, in the kernel of the carries, nothing is wide;
+            # one that clears words reads nothing at all.
             reads = [access for access in made if access.startswith("LD")]
             exempt = not reads or kernel.endswith("_kernel_1")
             assert wide(made) or exempt, f"{kernel} reads nothing at 128 bits"

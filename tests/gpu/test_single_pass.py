@@ -210,7 +210,7 @@ def test_shared_memory_is_what_the_plan_says():
 
 
 def test_it_is_tried_in_a_search_and_a_default_of_few_long_rows():
-    """Through shared memory; of sizes that are not known it is none, nor of states of many cells."""
+    """Through shared memory; it is none of unknown sizes, nor of states of many cells."""
     found = extract(library.cumsum(1, 1 << 28))
     tried = {plan.algorithm for b in decisions.branches(CUDA_TARGET, found) for plan in b.plans()}
     assert "single_pass" in tried
