@@ -31,7 +31,7 @@ def tables(result: dict[str, Any]) -> str:
     times = [row for row in result["times"] if "median" in row]
     cases = list(dict.fromkeys(row["case"] for row in times if row["name"] == "default"))
     for family in dict.fromkeys(case.split()[0] for case in cases):
-        mine = [case for case in cases if case.split()[0] == family]
+        mine = sorted((case for case in cases if case.split()[0] == family), key=_order)
         lines += ["", f"### {family}", "", *_family(mine, times)]
         for case in mine:
             steps = [row for row in times if row["case"] == case and row.get("step")]
@@ -46,6 +46,12 @@ def tables(result: dict[str, Any]) -> str:
         lines += ["", "Without a time:", ""]
         lines += [f"- {name}: {reason}" for name, reason in reasons]
     return "\n".join(lines)
+
+
+def _order(case: str) -> tuple[str, list[int]]:
+    """By dtype, float32 first, and size."""
+    _, sizes, dtype = case.split()
+    return dtype[::-1], [int(size) for size in sizes.split("x")]
 
 
 def _compared(errors: list[dict[str, Any]]) -> str:
@@ -84,7 +90,7 @@ def _cell(row: dict[str, Any] | None, ours: dict[str, Any]) -> str:
         return ""
     ratio = row["median"] / ours["median"]
     shown = f"{ratio:.2f}"
-    return f"{_us(row['median'])} ({f'**{shown}**' if ratio < 1 else shown})"
+    return f"{_us(row['median'])} ({f'**{shown}**' if ratio < 0.995 else shown})"
 
 
 def _ladder(steps: list[dict[str, Any]]) -> list[str]:

@@ -94,20 +94,16 @@ _WHY = {
         "the shuffles."
     ),
     "cumsum 1 x 2^28": (
-        "The default counts the kernel that reduces and the one that replays: the row is read "
-        "twice, which is what the time is lost by, and why the sums and the addresses count twice. "
-        "Each has one barrier for 16 steps of a thread, CUB's has five for 24. The prediction has "
-        "the kernel between the two, which is of one block. `single_pass` reads the row once: it "
-        "takes more instructions, which do not bind, and fewer than CUB's; of its bytes a tenth of "
-        "one is what blocks hand to one another. By the model it wins. That it ends is "
-        "[proven](plans.md#the-single-pass) and tried on a simulated device. It is no default "
-        "all the same, because the model has no term for what decides it: blocks that poll, "
-        "and the trips between windows, which hide behind memory only as long as they take the "
-        "1400 cycles that are assumed. `three_phase` is at most 1.8 times slower if the model is "
-        "right, and has no such risk if it is not."
+        "The default reads the row once. It takes more instructions than two kernels that reduce "
+        "and replay, which do not bind, and fewer than CUB's; of its bytes a tenth of one is what "
+        "blocks hand to one another. That it ends is [proven](plans.md#the-single-pass). On an "
+        "H100 it takes [1.12 times as long as CUB's](measurements.md#cumsum): what decides it is "
+        "not counted here, trips of words from block to block. `three_phase` has a kernel that "
+        "reduces and one that replays, which is why its sums and addresses count twice, and its "
+        "prediction has the kernel of one block between them."
     ),
     "affine 1 x 2^27": (
-        "As of the sum, the default reads the row twice, and `single_pass` once. CUB's functor "
+        "As of the sum, the default reads the row once, and `three_phase` twice. CUB's functor "
         "keeps rows apart, of which there is one (`bench/gpu_peers.cu`), and reads cells one by "
         "one."
     ),
@@ -127,7 +123,7 @@ _WHY = {
 _HEAD = """# CUDA: machine code
 
 What nvcc makes of our default kernels and of published ones for the same work, compiled for
-sm_90 by the same tools (nvcc {nvcc}). **Nothing here is measured.** Instructions are counted in
+sm_90 by the same tools (nvcc {nvcc}). Nothing here is [measured](measurements.md). Instructions are counted in
 the machine code by `python -m bench.machine_code` ({origin}); the bounds are those of [the
 model](model.md) for an H200, with what was counted in the place of estimates.
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench import model_targets, roofline
+from bench import roofline
 from tests import ROOT
 from tvm_scan import default_plan, extract, library
 from tvm_scan.schedules.machine.gpu_chip import H200
@@ -20,8 +20,6 @@ def test_the_table_of_the_page_is_what_the_model_says(rows):
     text = PAGE.read_text()
     for line in [*roofline.table(rows), *roofline.others()]:
         assert line in text, "python -m bench.roofline prints the tables"
-    for line in model_targets.table(model_targets.rows()):
-        assert line in text, "python -m bench.model_targets prints the table"
 
 
 @pytest.mark.parametrize(("rows", "most"), [(1, 3.5), (64, 1.5)])
