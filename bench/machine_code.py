@@ -234,20 +234,22 @@ def rows_of(
 ) -> list[dict[str, Any]]:
     """Count ours and all peers of a case; of one that is not there, why.
 
-    Peers that have a row in ``kept`` are not counted again.
+    Peers that have a row in ``kept`` are not counted again; their bounds are the model's of today.
     """
     rows, counted_before = _ours(case, folder), {row["who"]: row for row in kept}
     for peer in case.peers:
-        if peer.name in counted_before:
-            rows.append(counted_before[peer.name])
-            continue
         row: dict[str, Any] = {"who": peer.name, "threads": peer.threads, "bytes": peer.bytes}
-        try:
-            code = code_of(peer.library, folder, peers)
-        except RuntimeError as reason:
-            rows.append(row | {"missing": str(reason)})
+        if peer.name in counted_before:
+            row = counted_before[peer.name]
+        else:
+            try:
+                code = code_of(peer.library, folder, peers)
+                row |= counted(code, peer.parts, peer.threads, case.stored)
+            except RuntimeError as reason:
+                row["missing"] = str(reason)
+        if "missing" in row:
+            rows.append(row)
             continue
-        row |= counted(code, peer.parts, peer.threads, case.stored)
         bounds = predicted(row, case.elements, peer.bytes, peer.launches)
         rows.append(row | {"predicted": bounds})
     return rows

@@ -43,7 +43,7 @@ FOLDER = Folder(
         "test_varying_sizes.py::test_export": 3,
     },
     gpu=(
-        "test_cuda.py::test_a_built_kernel_loads_from_the_cache",
+        "test_cuda.py",
         "test_filters.py::test_through_export_on_a_gpu",
         "test_places.py",
     ),
