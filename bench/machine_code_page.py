@@ -124,8 +124,9 @@ _HEAD = """# CUDA: machine code
 
 What nvcc makes of our default kernels and of published ones for the same work, compiled for
 sm_90 by the same tools (nvcc {nvcc}). Nothing here is [measured](measurements.md).
-Instructions are counted in the machine code by `python -m bench.machine_code` ({origin}); the bounds are those of [the
-model](model.md) for an H200, with what was counted in the place of estimates.
+Instructions are counted in the machine code by `python -m bench.machine_code` ({origin});
+the bounds are those of [the model](model.md) for an H200, with what was counted in the place of
+estimates.
 
 *How it counts.* `bench/sass.py` reads nvdisasm's output and finds the loops by dominators. Of
 the ways through a pass it takes the one that moves most bytes, then has most special functions
