@@ -1,4 +1,4 @@
-"""CUDA builder: one pass over tiles of time, each of which looks back for its carry. Experimental.
+"""CUDA builder: one pass over tiles of time, each of which looks back for its carry.
 
 A block takes the next tile by an atomic ticket, reduces it, and publishes the tile's element. T
 tiles, as many as a block has threads, are a window. The block then reads the elements of all
