@@ -31,7 +31,6 @@ from bench.gpu_table import table
 from bench.gpu_worker import Worker
 from tests.support import cusim
 from tests.support.cuda_harness import CUDA_TARGET
-from tvm_scan import extract
 
 
 def test_a_dry_run_compares_every_plan_with_float64_and_times_the_ladders():
@@ -138,7 +137,7 @@ def test_without_the_sanitizer_it_is_said(monkeypatch):
 
 def test_the_ladders_plans_fit_their_cases():
     for case in {(c.family, c.dtype): c for c in timed_cases()[0]}.values():
-        recurrence = extract(case.func)
+        recurrence = case.recurrence
         for plan in ladder(case).values():
             plan.check(CUDA_TARGET, recurrence)
 

@@ -262,8 +262,8 @@ class _LookBackTile(Tile):
         """Everything that the tile's code keeps."""
         parts = (self.prefixes, self.look, self.reduced)
         elements_used = [b for levels in parts for elements in levels for b in elements.buffers]
-        own = [*self.after.buffers, *self.before, *self.reader.buffers]
-        return [*super().allocs, *elements_used, *own]
+        around = [*self.after.buffers, *self.before, *self.reader.buffers]
+        return [*super().allocs, *elements_used, *around]
 
     def scan_level(self, level: int, number: Any) -> list[Any]:
         """The scan of a level over the threads, whose prefixes are then kept in registers."""
