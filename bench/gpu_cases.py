@@ -252,7 +252,6 @@ LADDERS["rwkv6"] = {
 _BLOCKS = "cuda/delta_blocks(steps="
 LADDERS["delta"] = {
     "8 steps, multiply-adds": _BLOCKS + "8)",
-    "16 steps, multiply-adds": _BLOCKS + "16)",
     "8 steps, tensor cores": _BLOCKS + "8, threads_per_block=64, products=tf32x3)",
     "16 steps, tensor cores": _BLOCKS + "16, threads_per_block=64, products=tf32x3)",
     "16 steps, tensor cores, 8 chunks": _BLOCKS

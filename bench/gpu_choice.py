@@ -121,7 +121,7 @@ def build(
     target : tvm.target.Target
         The GPU.
     processes : int
-        At once.
+        At once; one is this one.
     only : str
         Names of cases hold this.
     whole : bool
@@ -136,12 +136,11 @@ def build(
                 seen.add(str(plan))
                 tasks.append((len(tasks), case, kind, str(plan), str(target), folder))
     print(f"{len(tasks)} plans", flush=True)
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        rows = []
-        for row in pool.imap(_built, tasks, chunksize=4):
-            rows.append(row)
-            if len(rows) % 50 == 0:
-                print(len(rows), row["case"], flush=True)
+    if processes == 1:
+        rows = list(map(_built, tasks))
+    else:
+        with multiprocessing.get_context("spawn").Pool(processes) as pool:
+            rows = list(pool.imap(_built, tasks, chunksize=4))
     found = {"target": str(target), "commit": commit(), "rows": rows}
     (folder / INDEX).write_text(json.dumps(found) + "\n")
 

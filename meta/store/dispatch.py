@@ -82,7 +82,7 @@ def plans_by_length(
     machine = Machine.of(target)
 
     def lost(run: list[int], other: ScanPlan) -> tuple[int, float]:
-        """How many records are left out where a run takes another plan, and what it costs more."""
+        """Number of records that are left out where a run takes another plan, and its loss."""
         each = (
             other.cost(sizes[p], machine).seconds / chosen[p].cost(sizes[p], machine).seconds
             for p in run

@@ -47,7 +47,8 @@ NEEDED = {
 }
 #: Run on the simulated device, by this test.
 ON_A_DEVICE = {
-    "gpu": test_bench.test_a_dry_run_compares_every_plan_with_float64_and_times_the_ladders
+    "gpu": test_bench.test_a_dry_run_compares_every_plan_with_float64_and_times_the_ladders,
+    "gpu_choice": test_bench.test_every_plan_of_a_shortlist_is_built_and_timed,
 }
 #: Not run: the page says so, and why.
 NOT_RUN = ("search",)

@@ -32,7 +32,7 @@ def test_explain_as_data(command, program):
     report = json.loads(text)
     assert (code, report["family"], len(report["terms"])) == (0, "delta rule", 1)
     assert report["reads"][0]["of"] == "the state after the step"
-    assert report["plan"] == "cuda/delta_blocks()"
+    assert report["plan"] == "cuda/delta_blocks(products=tf32x3)"
     assert report["shared_memory_bytes"] > 1 << 10
     assert "chunks of 16 steps as products of matrices" in report["tree"]
 

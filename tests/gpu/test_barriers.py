@@ -113,9 +113,10 @@ def test_those_of_staged_walks_are_counted_by_the_model(stages, of_tile):
     # Two blocks on a chip of 132 multiprocessors, each of which holds sixteen by their threads.
     assert cost.occupancy == 2 * 128 / (132 * 2048)
     # With 64 threads there is room for what two threads of a lane exchange: for every step and
-    # warp, of dt and dt u a half of a line each that is left and one that is read; of sums a line.
+    # warp, of dt and dt u a half of a line each that is left, and a line that is read, which all
+    # threads get; of sums a line that is left and one that is read.
     plan = plan.with_(threads_per_block=64, threads_per_lane=2)
-    exchanged = 32 * 2 * (2 * (1 / 2 + 1 / 2) + 2) if stages == 2 else 0
+    exchanged = 32 * 2 * (2 * (1 / 2 + 1) + 2) if stages == 2 else 0
     cost = plan.cost(extract(func), Machine.of(CUDA_TARGET))
     assert cost.shared == 2 * 10 * (streams + tables + 32 * 32 * 2 * 4 / 32 + exchanged)
 

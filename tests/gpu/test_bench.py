@@ -16,16 +16,18 @@ from bench import (
     gpu,
     gpu_answers,
     gpu_checks,
+    gpu_choice,
     gpu_fetch,
     gpu_gelu,
     gpu_native,
+    gpu_page,
     gpu_peers,
     gpu_worker,
 )
 from bench.gpu_answers import Answers
 from bench.gpu_cases import Case, check_cases, dry_cases, ladder, timed_cases
 from bench.gpu_checks import Clock, checked, checked_peers, is_wrong
-from bench.gpu_ours import Times, affordable
+from bench.gpu_ours import Times, affordable, target_of
 from bench.gpu_rows import Timing
 from bench.gpu_table import table
 from bench.gpu_worker import Worker
@@ -56,6 +58,23 @@ def test_a_dry_run_compares_every_plan_with_float64_and_times_the_ladders():
     assert {"Triton associative_scan", "mamba-ssm", "torch.cumsum"} <= failed.keys()
     assert saved == sorted(saved) and len(saved) > len(first) + len(rest)
     assert {"date", "commit", "command", "tvm"} <= found["machine"].keys()
+
+
+def test_every_plan_of_a_shortlist_is_built_and_timed(monkeypatch, tmp_path, capsys):
+    """Small, on the simulated device: the times mean nothing, all else does."""
+    monkeypatch.setattr(gpu_choice, "cases", lambda: [Case("cumsum", (2, 300))])
+    monkeypatch.setattr(gpu_choice, "_COPIED", 1 << 12)
+    monkeypatch.setattr(gpu_choice, "_COMPARED", 2)
+    monkeypatch.setattr(gpu_choice, "_REPEAT", 1)
+    gpu_choice.build(tmp_path, target_of("sm_90", "H100"), 1)
+    gpu_choice.time_all(tmp_path, tmp_path / "out.json")
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert all("median" in row and row["predicted"] > 0 for row in found["rows"]), found["rows"]
+    kinds = [row["kind"] for row in found["rows"]]
+    assert kinds[0] == "default" and "shortlist" in kinds
+    assert {"commit", "command", "gpu", "date"} <= found["machine"].keys()
+    assert "default over best" in capsys.readouterr().out
+    assert "| cumsum 2x300 float32 |" in gpu_page.choices(found)
 
 
 class Fixed:

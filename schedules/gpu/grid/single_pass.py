@@ -85,7 +85,7 @@ class TiledPass:
 
     @property
     def element_words(self) -> list[Var]:
-        """What the tiles publish."""
+        """The words that the tiles publish."""
         return [buffer for elements in self.elements for buffer in elements.buffers]
 
     @property

@@ -38,7 +38,7 @@ def is_word(dtype: str) -> bool:
 
 
 def words_of(dtype: str) -> int:
-    """How many words a value takes, of a dtype that ``is_word``."""
+    """Number of words of a value, of a dtype that ``is_word``."""
     return 2 if dtype in _WIDE else 1
 
 
@@ -86,7 +86,7 @@ def _store(order: str, buffer: Var, index: Sequence[Any], half: Any) -> Any:
 
 @dataclass(frozen=True)
 class Reader:
-    """What a thread reads words of other blocks with: a register for one, and for their marks."""
+    """Registers of a thread that reads words of other blocks: one for a word, one for the marks."""
 
     word: Var = field(default_factory=lambda: local("word", [1], WORD))
     seen: Var = field(default_factory=lambda: local("seen", [1], "int32"))
