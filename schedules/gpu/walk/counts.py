@@ -60,8 +60,8 @@ _LINE, _WARP, _WORD = 128, 32, 4
 #: Of the lines that a warp's reads of a table would take one after another, those that count: its
 #: lanes read the same ones. On an H100, as the next one.
 _SERVED = 0.7
-#: Cycles of a line of memory where each thread's states are a row of time far from the others, of
-#: which the first-level cache keeps few: 2.7 to 3.0 on an H100.
+#: Cycles of a line of memory where a thread's vectors are of rows of time far apart, of which the
+#: first-level cache keeps few: 2.7 to 3.0 on an H100. Of single cells it was not measured.
 _ROW = 2.8
 
 
@@ -305,10 +305,11 @@ def _state_reads(
         if table is not None:
             reads.append((load, table.read.width, _SERVED * table.read.lines))
             continue
-        width, lines = 1, _ROW * plan.threads_per_lane
+        width = 1
         if plan.vector_loads:
             indices = list(load.indices)
             width = vector_access(load.source, indices, recurrence, plan.items_per_thread).lanes
+        lines = plan.threads_per_lane * (_ROW if width > 1 else 1.0)
         size = tir.byte_size(tir.dtype_of(load))
         if _varies(load.indices[-1], step.loops):
             lines = max(1.0, split.states * size / _LINE)
