@@ -17,7 +17,7 @@ from bench.gpu_loops import (
     rwkv6_steps,
     selective_halves,
 )
-from tvm_scan import ScanPlan, extract, library, tir
+from tvm_scan import ScanPlan, library, tir
 from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError
 from tvm_scan.library import LIBRARY
@@ -82,7 +82,8 @@ class Case:
     @property
     def recurrence(self) -> TimeLoop:
         """What the loop is proven to be."""
-        return analyse(self.func).deltas[0] if self.family == "delta" else extract(self.func)
+        (found,) = analyse(self.func).accepted
+        return found
 
     def ranges(self) -> dict[str, tuple[float, float]]:
         """Values of an input lie in here; gates decay, as a trained model's do."""

@@ -23,6 +23,7 @@ from tvm.target import Target
 
 from bench.gpu_cases import Case
 from bench.gpu_ours import built, cold_times, copied, device_tensors, target_of
+from bench.gpu_page import default_and_best
 from bench.origin import command, commit
 from tvm_scan import ScanPlan, parallelize
 from tvm_scan.meta.space.decisions import enumerate_plans
@@ -72,14 +73,13 @@ def cases() -> list[Case]:
 
 
 def _plans(case: Case, target: Target, whole: bool) -> Iterator[tuple[str, ScanPlan]]:
-    """The default, what it was chosen among, and the single pass, of which no shortlist has any."""
+    """The default and what it was chosen among, with more of the single pass; or all plans."""
     recurrence = case.recurrence
-    if whole:
-        yield "default", decide(target, recurrence).chosen.plan
-        yield from (("space", plan) for plan in enumerate_plans(target, recurrence))
-        return
     decision = decide(target, recurrence)
     yield "default", decision.chosen.plan
+    if whole:
+        yield from (("space", plan) for plan in enumerate_plans(target, recurrence))
+        return
     for other in decision.others[:_COMPARED]:
         yield "shortlist", other.plan
     if case.family in ("affine", "cumsum"):
@@ -178,29 +178,18 @@ def time_all(folder: Path, out: Path) -> None:
         for line in _lines(index["rows"], case):
             print(line, flush=True)
     print(f"copy: {index['copy'] / 1e9:.0f} GB/s")
-    regrets = [r for case in cases() if (r := _regret(index["rows"], case)) is not None]
+    found = [default_and_best(index["rows"], str(case)) for case in cases()]
+    regrets = [pair[0]["median"] / pair[1]["median"] for pair in found if pair is not None]
     print(f"default over best: {geometric_mean(regrets):.3f}, at most {max(regrets):.2f}")
 
 
-def _timed(rows: list[dict[str, Any]], case: Case) -> list[dict[str, Any]]:
-    found = [row for row in rows if row["case"] == str(case) and "median" in row]
-    return sorted(found, key=lambda row: row["median"])
-
-
-def _regret(rows: list[dict[str, Any]], case: Case) -> float | None:
-    timed = _timed(rows, case)
-    default = [row for row in timed if row["kind"] == "default"]
-    return default[0]["median"] / timed[0]["median"] if default else None
-
-
 def _lines(rows: list[dict[str, Any]], case: Case) -> list[str]:
-    timed = _timed(rows, case)
-    regret = _regret(rows, case)
-    if not timed or regret is None:
+    found = default_and_best(rows, str(case))
+    if found is None:
         return [f"{case}: no default"]
-    default = next(row for row in timed if row["kind"] == "default")
-    lines = [f"{case}: default over best {regret:.2f}"]
-    for row in [default] if default is timed[0] else [default, timed[0]]:
+    default, best = found
+    lines = [f"{case}: default over best {default['median'] / best['median']:.2f}"]
+    for row in [default] if default is best else [default, best]:
         took, predicted = (1e6 * row[name] for name in ("median", "predicted"))
         lines.append(f"  {took:9.1f} us, predicted {predicted:9.1f}  {row['plan']}")
     return lines

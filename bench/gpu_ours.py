@@ -28,6 +28,7 @@ __all__ = [
     "error_of",
     "filled_tensor",
     "plan_for",
+    "succeed",
     "summary",
     "target_of",
     "timed",
@@ -147,7 +148,14 @@ def _flush(device: tvm.runtime.Device) -> tuple[Any, Any, Any]:
     return (ctypes.CDLL(_RUNTIME), *arrays)
 
 
-def _checked(status: int) -> None:
+def succeed(status: int) -> None:
+    """Raise where a call of CUDA did not succeed.
+
+    Raises
+    ------
+    RuntimeError
+        With the number that it returned.
+    """
     if status != 0:
         raise RuntimeError(f"CUDA error {status}")
 
@@ -170,20 +178,20 @@ def cold_times(
     cuda, into, source = _flush(device)
     begin, end, milliseconds = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_float()
     pointers = [ctypes.c_void_p(array.data_ptr()) for array in (into, source)]
-    _checked(cuda.cudaEventCreate(ctypes.byref(begin)))
-    _checked(cuda.cudaEventCreate(ctypes.byref(end)))
+    succeed(cuda.cudaEventCreate(ctypes.byref(begin)))
+    succeed(cuda.cudaEventCreate(ctypes.byref(end)))
     found = []
     for _ in range(repeat):
         size = ctypes.c_size_t(_FLUSH_BYTES)
-        _checked(cuda.cudaMemcpyAsync(*pointers, size, _ON_DEVICE, None))
-        _checked(cuda.cudaEventRecord(begin, None))
+        succeed(cuda.cudaMemcpyAsync(*pointers, size, _ON_DEVICE, None))
+        succeed(cuda.cudaEventRecord(begin, None))
         function(*tensors)
-        _checked(cuda.cudaEventRecord(end, None))
-        _checked(cuda.cudaEventSynchronize(end))
-        _checked(cuda.cudaEventElapsedTime(ctypes.byref(milliseconds), begin, end))
+        succeed(cuda.cudaEventRecord(end, None))
+        succeed(cuda.cudaEventSynchronize(end))
+        succeed(cuda.cudaEventElapsedTime(ctypes.byref(milliseconds), begin, end))
         found.append(milliseconds.value / 1000)
-    _checked(cuda.cudaEventDestroy(begin))
-    _checked(cuda.cudaEventDestroy(end))
+    succeed(cuda.cudaEventDestroy(begin))
+    succeed(cuda.cudaEventDestroy(end))
     return summary(found)
 
 

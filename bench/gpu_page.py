@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.origin import origin
 
-__all__ = ["choices", "tables"]
+__all__ = ["choices", "default_and_best", "tables"]
 
 
 def tables(result: dict[str, Any]) -> str:
@@ -105,6 +105,25 @@ def _us(seconds: float) -> str:
     return f"{seconds * 1e6:.1f}" if seconds < 1e-3 else f"{seconds * 1e6:.0f}"
 
 
+def default_and_best(
+    rows: list[dict[str, Any]], case: str
+) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """The row of a case's default plan and that of its quickest one; None without a default.
+
+    Parameters
+    ----------
+    rows : list of dict
+        Of ``bench.gpu_choice``.
+    case : str
+        Its name.
+    """
+    timed = [row for row in rows if row["case"] == case and "median" in row]
+    default = next((row for row in timed if row["kind"] == "default"), None)
+    if default is None:
+        return None
+    return default, min(timed, key=lambda row: float(row["median"]))
+
+
 def choices(result: dict[str, Any]) -> str:
     """The default of each case beside the best plan that was timed, and the prediction.
 
@@ -119,11 +138,10 @@ def choices(result: dict[str, Any]) -> str:
     lines += ["|---|---:|---:|---:|---|"]
     regrets = []
     for case in dict.fromkeys(row["case"] for row in result["rows"]):
-        timed = [r for r in result["rows"] if r["case"] == case and "median" in r]
-        default = next((r for r in timed if r["kind"] == "default"), None)
-        if default is None:
+        found = default_and_best(result["rows"], case)
+        if found is None:
             continue
-        best = min(timed, key=lambda row: float(row["median"]))
+        default, best = found
         regrets.append(default["median"] / best["median"])
         other = "" if best is default else f"`{best['plan']}`"
         lines.append(

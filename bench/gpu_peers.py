@@ -208,11 +208,11 @@ def _fla(case: Case, inputs: list[Any]) -> Call:
     return Call(lambda: chunk_rwkv6(*args, u, scale=1.0)[0], lambda o: o[0].transpose(0, 1))
 
 
-def _delta_arguments(inputs: list[Any], dtype: Any) -> list[Any]:
-    """Tokens as fla has them, of ``dtype``, and the state, which stays as it is."""
+def _delta_arguments(inputs: list[Any], dtype: Any) -> tuple[list[Any], Any, Any, Any]:
+    """Tokens as fla has them, of ``dtype``; rates, of it too; decays and state as they are."""
     query, key, value, state, decay, beta = inputs
-    tokens = (query[:, :, :, 0], key, value, decay[..., 0], beta)
-    return [*(t.to(dtype).contiguous() for t in tokens), state]
+    *tokens, rates = (t.to(dtype).contiguous() for t in (query[:, :, :, 0], key, value, beta))
+    return tokens, rates, decay[..., 0].contiguous(), state
 
 
 def _fla_delta_chunk(case: Case, inputs: list[Any]) -> Call:
@@ -220,19 +220,18 @@ def _fla_delta_chunk(case: Case, inputs: list[Any]) -> Call:
     from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 
     # Written for halves: what it multiplies are tf32 otherwise. Decays it takes in float32.
-    q, k, v, _, beta, state = _delta_arguments(inputs, torch.bfloat16)
-    g = inputs[4][..., 0].contiguous()
+    tokens, beta, g, state = _delta_arguments(inputs, torch.bfloat16)
     named = {"scale": 1.0, "initial_state": state, "output_final_state": True}
-    return Call(lambda: chunk_gated_delta_rule(q, k, v, g, beta, **named)[0], _with_groups)
+    return Call(lambda: chunk_gated_delta_rule(*tokens, g, beta, **named)[0], _with_groups)
 
 
 def _fla_delta_steps(case: Case, inputs: list[Any]) -> Call:
     import torch
     from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule
 
-    q, k, v, g, beta, state = _delta_arguments(inputs, torch.float32)
+    tokens, beta, g, state = _delta_arguments(inputs, torch.float32)
     named = {"beta": beta, "scale": 1.0, "initial_state": state, "output_final_state": True}
-    return Call(lambda: fused_recurrent_gated_delta_rule(q, k, v, g, **named)[0], _with_groups)
+    return Call(lambda: fused_recurrent_gated_delta_rule(*tokens, g, **named)[0], _with_groups)
 
 
 def _with_groups(output: Any) -> Any:
