@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 from typing import Any, ClassVar
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch
+from tvm_scan.schedules.common.ir import cell_count
+from tvm_scan.schedules.common.lanes import carry_scratch
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import element_parts, sizes_of
 from tvm_scan.schedules.gpu.block.counts import tile_counts
 from tvm_scan.schedules.gpu.block.tree_counts import thread_counts
 from tvm_scan.schedules.gpu.grid.single_pass import TiledPass
 from tvm_scan.schedules.gpu.shared.layout import streams_of
-from tvm_scan.schedules.gpu.thread.ordered_memory import is_word
+from tvm_scan.schedules.gpu.thread.ordered_memory import WORD, is_word
 from tvm_scan.schedules.gpu.thread.plans import aligned
 from tvm_scan.schedules.gpu.trees import Trees
 from tvm_scan.schedules.machine.gpu_chip import CACHED, MEMORY, GpuChip, Work
@@ -25,7 +27,7 @@ from tvm_scan.schedules.picture import Picture
 from tvm_scan.schedules.plan import ScanPlan
 
 #: Bytes by which a block tells its threads which tile it has; of a word that blocks hand over.
-_TICKET, _WORD = 4, 8
+_TICKET, _WORD = 4, tir.byte_size(WORD)
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,8 @@ class SinglePass(Trees):
     def shared_bytes(self, recurrence: Recurrence) -> int:
         """Shared memory of one block in bytes: the tree's and tiles', the ticket, the carries."""
         carries = [
-            prod(int(axis.extent) for axis in carry.state_axes) * tir.byte_size(carry.dtype)
-            for carry in recurrence.carries
+            cell_count(carry) * tir.byte_size(tir.dtype_of(carry))
+            for carry in carry_scratch(recurrence, [1])
         ]
         tree = self.slots_bytes(recurrence, self.threads_per_block)
         return aligned([*tree, *self.tile_bytes(recurrence), _TICKET, *carries])
@@ -125,25 +127,21 @@ class SinglePass(Trees):
     def shortlist(cls, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:
         """Yield what other trees do, of sizes that are known: those decide whether blocks wait.
 
-        Whole lines of memory go through shared memory: vectors of threads that lie apart took 1.15
-        to 1.25 times as long on an H100. States of many cells, whose elements are many words, were
-        not measured.
+        States of many cells, whose elements are many words, were not measured.
         """
         known = all(size is not None for size in sizes_of(recurrence))
         many = any(carry.state_axes for carry in recurrence.carries)
-        if many or not (known and _can_hand_over(recurrence, machine)):
-            return
-        for plan in super().shortlist(recurrence, machine):
-            staged: Any = plan.with_(block_load="transposed")
-            if not streams_of(staged, recurrence):
-                yield plan
-            elif staged.fits(recurrence, machine):
-                yield staged
+        if known and not many and _can_hand_over(recurrence, machine):
+            yield from super().shortlist(recurrence, machine)
 
     @classmethod
-    def _staged(cls, plan: Any, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:
-        """Yield nothing beside the plan."""
-        return iter(())
+    def _loads(cls, plan: Any, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:
+        """The plan through shared memory, by whole lines, where an array can go there.
+
+        Vectors of threads, which lie apart, took 1.15 to 1.25 times as long on an H100.
+        """
+        staged = plan.with_(block_load="transposed")
+        yield staged if streams_of(staged, recurrence) else plan
 
     def picture(self, recurrence: Recurrence) -> Picture:
         """Return the tree of a block, and what it waits for."""

@@ -269,12 +269,13 @@ class Trees(TreePlan):
                 )
                 if each > items and not plan.registers_fit(recurrence):
                     continue
-                every = (plan, *cls._staged(plan, recurrence, machine))
+                every = cls._loads(plan, recurrence, machine)
                 yield from (p for p in every if p.fits(recurrence, machine))
 
     @classmethod
-    def _staged(cls, plan: Any, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:
-        """Plans with tiles in shared memory: two buffers hide memory's latency between tiles."""
+    def _loads(cls, plan: Any, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:
+        """The plan, and with tiles in shared memory: two buffers hide memory's latency."""
+        yield plan
         staged = plan.with_(block_load="transposed")
         if not streams_of(staged, recurrence):
             return

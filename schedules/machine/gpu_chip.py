@@ -156,7 +156,8 @@ def gpu_chip_of(capability: int, model: str = "") -> GpuChip:
     """
     if capability <= 0:
         return H200
-    nearest = max((c.capability for c in _CHIPS if c.capability <= capability), default=70)
+    below = (chip.capability for chip in _CHIPS if chip.capability <= capability)
+    nearest = max(below, default=_CHIPS[0].capability)
     chips = [chip for chip in _CHIPS if chip.capability == nearest]
     return next((chip for chip in chips if chip.name in model), chips[0])
 

@@ -16,6 +16,7 @@ without ``y``, all lanes of the block load the same element.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -137,13 +138,12 @@ class Table(Staged):
     @property
     def lines(self) -> int:
         """Lines of shared memory that a warp is served when its threads read a vector each."""
-        size = max(WORD, self.width * self.size)
 
-        def begin(thread: int) -> int:
+        def cell(thread: int) -> int:
             first: int = self.index(0, state=thread % self.shared * self.states_each)
-            return first * self.size // size * size
+            return first
 
-        return meetings(begin, size) * size // WORD
+        return self._served(cell, max(WORD, self.width * self.size))
 
     @property
     def copied_lines(self) -> float:
@@ -151,12 +151,16 @@ class Table(Staged):
         lanes, size = self.copies.lanes, max(WORD, self.copied_bytes)
         (outer, _), (inner, columns) = self.axes
 
-        def begin(thread: int) -> int:
+        def cell(thread: int) -> int:
             row, vector = divmod(thread, columns // lanes)
             first: int = self.index(**{outer: row, inner: vector * lanes})
-            return first * self.size // size * size
+            return first
 
-        return self.size / LINE + meetings(begin, size) * size / WORD / (WARP * lanes)
+        return self.size / LINE + self._served(cell, size) / (WARP * lanes)
+
+    def _served(self, cell: Callable[[int], int], size: int) -> int:
+        """Lines for accesses of ``size`` bytes, of which each thread's holds a cell."""
+        return meetings(lambda thread: cell(thread) * self.size // size * size, size) * size // WORD
 
 
 @dataclass(frozen=True, eq=False)

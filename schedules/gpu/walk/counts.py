@@ -23,6 +23,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.state_reduction import StateReduction, reduction_of
 from tvm_scan.schedules.common.state_split import StateSplit, split_of
 from tvm_scan.schedules.gpu.shared.walk_layout import walk_layout
+from tvm_scan.schedules.gpu.thread.banks import LINE, WARP, WORD
 from tvm_scan.schedules.gpu.thread.plans import WalkPlan
 from tvm_scan.schedules.gpu.thread.vector_access import vector_access
 from tvm_scan.schedules.gpu.walk.common_factors import with_common_factors
@@ -56,7 +57,6 @@ _UNROLLED = 4
 _KEEP = 4.0
 #: To convert a number of a table for the whole block.
 _CONVERT = 4.0
-_LINE, _WARP, _WORD = 128, 32, 4
 #: Of the lines that a warp's reads of a table would take one after another, those that count: its
 #: lanes read the same ones. On an H100, as the next one.
 _SERVED = 0.7
@@ -130,7 +130,7 @@ def _alone(recurrence: Recurrence, reduces: bool) -> WalkCounts:
     total = computed + read + len(stores) + _PASS / _UNROLLED
     specials = sum(specials_of(part) for part in parts)
     moved = array_bytes(buffers, recurrence)
-    return WalkCounts(total, total, lines / _WARP, specials, moved)
+    return WalkCounts(total, total, lines / WARP, specials, moved)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,24 +211,24 @@ def _shared(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) -> WalkCo
     once = (
         step.computed + copies * moved / width + _KEEP + _CONVERT * len(wide) * split.states / lanes
     )
-    group = min(_WARP, shared * plan.items_per_thread)
+    group = min(WARP, shared * plan.items_per_thread)
     lines = states_each * own_lines + sent_lines + sums_lines
     # A tile is written and read in whole lines; what is not in it moves by a thread's own steps.
     streams = walk_layout(plan, recurrence, split).streams
-    once_lines = 3.0 * sum(part.size for part in streams) / _LINE + (moved - len(streams)) / group
-    once_lines *= _WARP / shared
+    once_lines = 3.0 * sum(part.size for part in streams) / LINE + (moved - len(streams)) / group
+    once_lines *= WARP / shared
     copied = sum(split.states * table.copied_lines for table in tables) / lanes
-    copied += 2.0 * len(wide) * split.states / _WARP / lanes
+    copied += 2.0 * len(wide) * split.states / WARP / lanes
     buffers = [load.source for load in (*step.steady, *step.alike)]
     buffers += [load.source for load, *_ in reads]
     buffers += list(recurrence.outputs) if split.after else []
     return WalkCounts(
         thread + once / shared,
         thread * shared + once,
-        (lines + once_lines) * shared / _WARP + copied,
+        (lines + once_lines) * shared / WARP + copied,
         split.states * (exps - poly) + step.specials,
         array_bytes(buffers, recurrence),
-        _shared_accesses(plan, recurrence, split) + (left + left_sums) * shared / _WARP,
+        _shared_accesses(plan, recurrence, split) + (left + left_sums) * shared / WARP,
         split.states * _paired(split, step.loops, reads, ordinary - len(wide), poly),
     )
 
@@ -245,7 +245,7 @@ def _sent(plan: WalkPlan, exchange: ExchangeLayout, count: int) -> tuple[float, 
         return float(count), float(count), 0.0
     # Left by one of the threads, and read by all of them.
     read = sum(1 / part.unit for part in exchange.sent)
-    lines = sum(tir.byte_size(part.dtype) / _WORD for part in exchange.sent) * (1 + 1 / shared)
+    lines = sum(tir.byte_size(part.dtype) / WORD for part in exchange.sent) * (1 + 1 / shared)
     return read + read / shared + 1 / (shared * plan.items_per_thread), lines, lines
 
 
@@ -285,9 +285,9 @@ def _shared_accesses(plan: WalkPlan, recurrence: Recurrence, split: StateSplit) 
     """Accesses to tiles: written by whole lines, read by vectors of a thread's items or states."""
     layout = walk_layout(plan, recurrence, split)
     lanes = plan.threads_per_block // plan.threads_per_lane
-    streams = sum(2 * part.size for part in layout.streams) / _LINE
-    copied = sum(split.states * part.size for part in layout.tables) / _LINE / lanes
-    return streams + copied + sum(split.states / part.read.width for part in layout.tables) / _WARP
+    streams = sum(2 * part.size for part in layout.streams) / LINE
+    copied = sum(split.states * part.size for part in layout.tables) / LINE / lanes
+    return streams + copied + sum(split.states / part.read.width for part in layout.tables) / WARP
 
 
 def _varies(load: TensorLoad, loops: tuple[Any, ...]) -> bool:
@@ -312,8 +312,8 @@ def _state_reads(
         lines = plan.threads_per_lane * (_ROW if width > 1 else 1.0)
         size = tir.byte_size(tir.dtype_of(load))
         if _varies(load.indices[-1], step.loops):
-            lines = max(1.0, split.states * size / _LINE)
-        reads.append((load, width, max(lines, width * size / _WORD)))
+            lines = max(1.0, split.states * size / LINE)
+        reads.append((load, width, max(lines, width * size / WORD)))
     return reads
 
 
@@ -322,7 +322,7 @@ def _lines(indices: list[Any], recurrence: Recurrence) -> float:
     lane = recurrence.lanes[-1].var if recurrence.lanes else None
     if lane is None or not tir.contains_var(indices, [lane]):
         return 1.0
-    return 1.0 if tir.contains_var(indices[-1], [lane]) else float(_WARP)
+    return 1.0 if tir.contains_var(indices[-1], [lane]) else float(WARP)
 
 
 def _stores(recurrence: Recurrence) -> list[list[Any]]:
