@@ -71,15 +71,15 @@ def test_costs_are_positive_and_tell_plans_apart(name, target):
     assert len({tuple(row) for row in rows}) > len(plans) // 2
 
 
-@pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])
-def test_first_plans_hold_the_default_the_loop_and_every_algorithm(target):
+@pytest.mark.parametrize(("target", "most"), [(CPU, 9), (CUDA_TARGET, 10)], ids=["cpu", "cuda"])
+def test_first_plans_hold_the_default_the_loop_and_every_algorithm(target, most):
     mod = tvm.IRModule({"main": ensure_blocks(library.cumsum(8, 4096))})
     first = [plans[0] for plans in first_plans(mod, target)]
     space = enumerate_plans(target, SUM)
     assert first[0] == space[0]
     assert first[1].algorithm == "sequential"
     assert {p.algorithm for p in first} == {p.algorithm for p in space}
-    assert len(first) == len(set(first)) <= 10
+    assert len(first) == len(set(first)) <= most
 
 
 @pytest.mark.parametrize("target", [CPU, CUDA_TARGET], ids=["cpu", "cuda"])

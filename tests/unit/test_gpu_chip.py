@@ -3,6 +3,7 @@
 import pytest
 from tvm.target import Target
 
+from bench.gpu_loops import selective_halves
 from tests.support.cuda_harness import CUDA_TARGET
 from tvm_scan import default_plan, extract, library
 from tvm_scan.schedules.machine.machine import Machine
@@ -65,3 +66,5 @@ def test_pairs_leave_room_for_polynomials(arch, share):
     found = extract(library.selective_scan(8, 2048, 2048, 16))
     target = Target({**dict(CUDA_TARGET.export()), "arch": arch})
     assert default_plan(target, found).exp_share == share
+    chunks = extract(selective_halves(1, 2048, 2048, 16, "bfloat16"))
+    assert default_plan(target, chunks).exp_share == (2 if arch == "sm_100" else 0)
