@@ -96,7 +96,7 @@ class CpuCost(Cost):
         return self.seconds + self.unsure
 
 
-def cpu_cost(work: CpuWork, chip: CpuChip, cores: int) -> CpuCost:
+def cpu_cost(work: CpuWork, chip: CpuChip, cores: int, counting: float = 0.0) -> CpuCost:
     """Predict what a plan takes.
 
     Parameters
@@ -107,6 +107,8 @@ def cpu_cost(work: CpuWork, chip: CpuChip, cores: int) -> CpuCost:
         Measured constants.
     cores : int
         That the pool may use.
+    counting : float
+        Seconds in which the pool counts the processors, at every call of it.
     """
     used = min(float(cores), work.tasks) if work.joins else 1.0
     rounds = ceil(work.tasks / used) * used / work.tasks if work.tasks < 16 * used else 1.0
@@ -127,7 +129,7 @@ def cpu_cost(work: CpuWork, chip: CpuChip, cores: int) -> CpuCost:
     less, more = sorted((busy + beside, memory))
     # A pool of one thread wakes nobody.
     wake = chip.wake if cores > 1 else 0.0
-    pool = chip.start + work.joins * wake
+    pool = chip.start + work.joins * (wake + counting)
     return CpuCost(
         # Bounds of like size are not met together.
         seconds=pool + after + more + _NOT_HIDDEN * less,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass, field
+from functools import cache
+from math import inf
+from time import perf_counter
 from typing import Any
 
 from tvm.target import Target
@@ -13,6 +16,9 @@ from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import chip_of
 from tvm_scan.schedules.machine.device import Device, compute_capability, device_of, has_feature
 from tvm_scan.schedules.machine.gpu_chip import H200, GpuChip, gpu_chip_of
+
+#: Times that the processors are counted, of which the quickest tells what it takes.
+_COUNTED = 20
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class Machine:
         Name of the processor or architecture, for messages.
     chip : CpuChip
         Measured constants of a CPU.
+    counting : float
+        Seconds in which TVM's pool counts the processors, at every call of it.
     """
 
     device: Device
@@ -57,6 +65,7 @@ class Machine:
     async_copies: bool = True
     processor: str = "a generic CPU"
     chip: CpuChip = field(default_factory=CpuChip)
+    counting: float = 0.0
 
     @property
     def multiprocessors(self) -> int:
@@ -95,6 +104,8 @@ class Machine:
             shared_bytes=attr("max_shared_memory_per_block", device.shared_bytes),
             warp=attr("thread_warp_size", device.warp),
             cores=attr("num-cores", host_cores()),
+            # Of another machine's pool nothing is known.
+            counting=0.0 if device.is_gpu or "num-cores" in attrs else host_counting(),
             ldexp=has_feature(target, "avx512f"),
             line_stores=has_feature(target, "avx"),
             gpu=gpu_chip_of(capability, str(attrs.get("model") or "")),
@@ -119,10 +130,39 @@ def host_cores() -> int:
     MaxConcurrency in threading_backend.cc).
     """
     processors = host_processors()
-    for name in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
-        wanted = os.environ.get(name, "")
-        if wanted.isdigit() and int(wanted) > 0:
-            return min(int(wanted), processors)
+    if wanted := _wanted_threads():
+        return min(wanted, processors)
     return max(
         1, processors // 2 if platform.machine().lower() in ("x86_64", "amd64") else processors
     )
+
+
+def host_counting() -> float:
+    """Seconds in which TVM's pool counts this machine's processors, at every call of it.
+
+    It asks the system unless a variable says how many threads it has: with Linux's C library a file
+    is read for it, which takes some microseconds (TVM 0.27, MaxConcurrency; a pool of one thread
+    took 6.5 us a call on a Zen 4, 0.3 with TVM_NUM_THREADS=1).
+    """
+    return 0.0 if _wanted_threads() else _counting()
+
+
+@cache
+def _counting() -> float:
+    if not hasattr(os, "sysconf") or "SC_NPROCESSORS_ONLN" not in os.sysconf_names:
+        return 0.0
+    least = inf
+    for _ in range(_COUNTED):
+        start = perf_counter()
+        os.sysconf("SC_NPROCESSORS_ONLN")
+        least = min(least, perf_counter() - start)
+    return least
+
+
+def _wanted_threads() -> int:
+    """How many threads a variable says that TVM's pool has; 0 where none does."""
+    for name in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        wanted = os.environ.get(name, "")
+        if wanted.isdigit() and int(wanted) > 0:
+            return int(wanted)
+    return 0

@@ -15,10 +15,12 @@ from tvm_scan.schedules.cpu.cost.parts import latency_of, takes_rows_in_vectors,
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.machine import cpu_constants
+from tvm_scan.schedules.machine import machine as machines
 from tvm_scan.schedules.machine.cpu_constants import with_features
 from tvm_scan.schedules.machine.cpu_cost import cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
+CORES = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
 AVX2 = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
 
 
@@ -154,6 +156,33 @@ def test_a_pool_of_one_thread_wakes_nobody():
     one, two = (cpu_cost(work, CHIP, cores).pool for cores in (1, 2))
     assert one == CHIP.start
     assert two == CHIP.start + CHIP.wake
+
+
+def test_a_pool_that_counts_processors_at_every_call_costs_more():
+    """As it does where no variable says how many threads it has, even if it has one."""
+    work = replace(work_of("cumsum", (64, 100), "cpu/lanes(lane_block=4)"), joins=3)
+    for cores in (1, 2):
+        known, counted = (cpu_cost(work, CHIP, cores, seconds) for seconds in (0.0, 5e-6))
+        assert counted.pool == pytest.approx(known.pool + 15e-6)
+    assert cpu_cost(replace(work, joins=0), CHIP, 1, 5e-6).pool == CHIP.start
+
+
+@pytest.mark.parametrize("name", ["TVM_NUM_THREADS", "OMP_NUM_THREADS"])
+def test_processors_are_counted_unless_a_variable_says_the_threads(monkeypatch, name):
+    for each in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setattr(machines, "_counting", lambda: 5e-6)
+    few = extract(Case("linear_recurrence", (2, 512), {"layout": "dl"}).func)
+    machine = Machine.of(AVX2)
+    assert machine.counting == 5e-6 and Machine.of(CORES).counting == 0.0
+    # What takes less than the pool's call runs without it.
+    assert decide(AVX2, few, machine).chosen.cost.waits == 0
+    monkeypatch.setenv(name, "1")
+    assert Machine.of(AVX2).counting == 0.0
+
+
+def test_counting_processors_takes_a_moment():
+    assert 0.0 <= machines._counting() < 1e-3
 
 
 def test_a_pool_that_may_wake_slowly_has_to_gain_more():
