@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import compress
 from math import prod
+from itertools import compress
 from operator import and_
 from typing import Any
 
