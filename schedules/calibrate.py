@@ -170,7 +170,7 @@ def _of_vectors(clock: _Clock, known: CpuChip) -> dict[str, Any]:
             block_counts(plan, counted, replace(chip, integer_product=of)) for of in (1.0, 2.0)
         )
         each = clock.cell(func, plan, dtype) * plan.time_vector
-        return once.total, twice.operations - once.operations, each
+        return sum(once), twice[0] - once[0], each
 
     gated, of_integers = (
         linear_recurrence(1, _STEPS, dtype, gate="time") for dtype in ("float32", "int32")

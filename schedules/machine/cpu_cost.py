@@ -10,8 +10,6 @@ from tvm_scan.schedules.machine.cpu_chip import CpuChip
 
 #: Share of the smaller of two bounds that is not hidden behind the larger.
 _NOT_HIDDEN = 0.45
-import os
-_NEARLY=float(os.environ.get('NH','0.45'))
 #: Wakes by which a plan that needs any is ranked lower. One takes the least, which is measured, or
 #: up to three times as long, as the system has put the threads: in two of three processes on a
 #: Zen 5 0.75 us, else 2.0. What gains less than that by a second core gains nothing, or loses.
@@ -134,7 +132,7 @@ def cpu_cost(work: CpuWork, chip: CpuChip, cores: int, counting: float = 0.0) ->
     pool = chip.start + work.joins * (wake + counting)
     return CpuCost(
         # Bounds of like size are not met together.
-        seconds=pool + after + more + (_NEARLY if work.footprint<=chip.private else _NOT_HIDDEN) * less,
+        seconds=pool + after + more + _NOT_HIDDEN * less,
         bytes=work.moved + work.past + work.scattered,
         work=work.cycles + work.alone,
         tasks=work.tasks,
