@@ -176,7 +176,8 @@ def test_processors_are_counted_unless_a_variable_says_the_threads(monkeypatch, 
     machine = Machine.of(AVX2)
     assert machine.counting == 5e-6 and Machine.of(CORES).counting == 0.0
     # What takes less than the pool's call runs without it.
-    assert decide(AVX2, few, machine).chosen.cost.waits == 0
+    chosen = decide(AVX2, few, machine).chosen.plan
+    assert chosen.cost(few, machine).waits == 0
     monkeypatch.setenv(name, "1")
     assert Machine.of(AVX2).counting == 0.0
 
