@@ -138,7 +138,7 @@ def host_cores() -> int:
 
 
 def host_counting() -> float:
-    """Seconds in which TVM's pool counts this machine's processors, at every call of it.
+    """Seconds in which TVM's pool counts the processors, at every call of it.
 
     It asks the system unless a variable says how many threads it has: with Linux's C library a file
     is read for it, which takes some microseconds (TVM 0.27, MaxConcurrency; a pool of one thread
@@ -160,7 +160,7 @@ def _counting() -> float:
 
 
 def _wanted_threads() -> int:
-    """How many threads a variable says that TVM's pool has; 0 where none does."""
+    """Threads that a variable says TVM's pool has; 0 where none does."""
     for name in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
         wanted = os.environ.get(name, "")
         if wanted.isdigit() and int(wanted) > 0:
