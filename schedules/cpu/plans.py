@@ -101,7 +101,7 @@ class CpuPlan(ScanPlan):
     def cost(self, recurrence: Recurrence, machine: Machine, steps: int | None = None) -> CpuCost:
         """Predict the time."""
         work = self.work(step_of(recurrence, steps), machine.chip)
-        return cpu_cost(work, machine.chip, machine.cores, machine.counting)
+        return cpu_cost(work, machine)
 
     def check_block(self) -> None:
         """Check how many lanes or chunks advance together."""

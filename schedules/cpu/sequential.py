@@ -46,9 +46,7 @@ class Sequential(CpuPlan):
         """Predict the time."""
         if isinstance(recurrence, Recurrence):
             return super().cost(recurrence, machine, steps)
-        return cpu_cost(
-            delta_loop_work(recurrence, steps), machine.chip, machine.cores, machine.counting
-        )
+        return cpu_cost(delta_loop_work(recurrence, steps), machine)
 
     @classmethod
     def space(cls, recurrence: TimeLoop, machine: Machine) -> Iterator[Branch]:

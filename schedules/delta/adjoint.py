@@ -50,7 +50,7 @@ class AdjointPlan(WalkPlan):
             moved=4 * state + tokens,
             footprint=4 * state + tokens,
         )
-        return cpu_cost(work, chip, machine.cores, machine.counting)
+        return cpu_cost(work, machine)
 
 
 def decide(

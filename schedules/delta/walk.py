@@ -140,7 +140,7 @@ def walk_cost(
         Times that the pool is woken, each as the machine says.
     """
     work = _work(shape, machine, columns, at_once, joins)
-    return cpu_cost(work, machine.chip, machine.cores, machine.counting)
+    return cpu_cost(work, machine)
 
 
 def cut_cost(
@@ -165,7 +165,7 @@ def cut_cost(
     # A task takes segment after segment, so that there may be fewer than cores.
     used = min(machine.cores, tasks) if joins else 1
     carried = CpuWork(0.0, tasks, joins, moved=cells * shape.cell, alone=cycles / used)
-    return cpu_cost(work + carried, chip, machine.cores, machine.counting)
+    return cpu_cost(work + carried, machine)
 
 
 def _work(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from tvm_scan.schedules.machine.cost import Cost
-from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.machine import Machine
 
 #: Share of the smaller of two bounds that is not hidden behind the larger.
 _NOT_HIDDEN = 0.45
@@ -96,20 +96,17 @@ class CpuCost(Cost):
         return self.seconds + self.unsure
 
 
-def cpu_cost(work: CpuWork, chip: CpuChip, cores: int, counting: float = 0.0) -> CpuCost:
+def cpu_cost(work: CpuWork, machine: Machine) -> CpuCost:
     """Predict what a plan takes.
 
     Parameters
     ----------
     work : CpuWork
         What its schedule counts.
-    chip : CpuChip
-        Measured constants.
-    cores : int
-        That the pool may use.
-    counting : float
-        Seconds in which the pool counts the processors, at every call of it.
+    machine : Machine
+        Where.
     """
+    chip, cores = machine.chip, machine.cores
     used = min(float(cores), work.tasks) if work.joins else 1.0
     rounds = ceil(work.tasks / used) * used / work.tasks if work.tasks < 16 * used else 1.0
     cycles = work.cycles + (work.contested if used > 1 else 0.0)
@@ -129,7 +126,7 @@ def cpu_cost(work: CpuWork, chip: CpuChip, cores: int, counting: float = 0.0) ->
     less, more = sorted((busy + beside, memory))
     # A pool of one thread wakes nobody.
     wake = chip.wake if cores > 1 else 0.0
-    pool = chip.start + work.joins * (wake + counting)
+    pool = chip.start + work.joins * (wake + machine.counting)
     return CpuCost(
         # Bounds of like size are not met together.
         seconds=pool + after + more + _NOT_HIDDEN * less,

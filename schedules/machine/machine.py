@@ -6,8 +6,7 @@ import os
 import platform
 from dataclasses import dataclass, field
 from functools import cache
-from math import inf
-from time import perf_counter
+from timeit import repeat
 from typing import Any
 
 from tvm.target import Target
@@ -151,12 +150,7 @@ def host_counting() -> float:
 def _counting() -> float:
     if not hasattr(os, "sysconf") or "SC_NPROCESSORS_ONLN" not in os.sysconf_names:
         return 0.0
-    least = inf
-    for _ in range(_COUNTED):
-        start = perf_counter()
-        os.sysconf("SC_NPROCESSORS_ONLN")
-        least = min(least, perf_counter() - start)
-    return least
+    return min(repeat(lambda: os.sysconf("SC_NPROCESSORS_ONLN"), number=1, repeat=_COUNTED))
 
 
 def _wanted_threads() -> int:

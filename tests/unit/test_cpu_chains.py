@@ -24,6 +24,12 @@ CORES = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
 AVX2 = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
 
 
+def cost_on(cores, work, counting=0.0):
+    """Cost of work on so many cores, whose pool counts the processors so many seconds."""
+    machine = replace(Machine.of(AVX2), chip=CHIP, cores=cores, counting=counting)
+    return cpu_cost(work, machine)
+
+
 def cycles(family, sizes, plan, **constants):
     """What one core does of a plan."""
     work = work_of(family, sizes, plan, replace(CHIP, **constants))
@@ -112,10 +118,10 @@ def test_cores_contest_the_lines_of_rows_that_they_share(lanes):
     # Of a line that both halves of a row have a part of, both write all, wherever it is held.
     assert (near.contested > 0) == (lanes in (16, 24))
     assert (far.contested > 0) == (lanes in (8, 16, 24, 32))
-    one, two = (cpu_cost(far, CHIP, cores).busy for cores in (1, 2))
+    one, two = (cost_on(cores, far).busy for cores in (1, 2))
     plain = replace(far, contested=0.0)
-    assert one == cpu_cost(plain, CHIP, 1).busy
-    assert (two > cpu_cost(plain, CHIP, 2).busy) == (lanes in (8, 16, 24, 32))
+    assert one == cost_on(1, plain).busy
+    assert (two > cost_on(2, plain).busy) == (lanes in (8, 16, 24, 32))
 
 
 def test_a_strip_waits_for_its_first_lines():
@@ -153,7 +159,7 @@ def test_a_cell_that_is_stored_alone_takes_more_than_one_that_is_read():
 def test_a_pool_of_one_thread_wakes_nobody():
     work = work_of("cumsum", (64, 100), "cpu/lanes(lane_block=4)")
     assert work.joins == 1
-    one, two = (cpu_cost(work, CHIP, cores).pool for cores in (1, 2))
+    one, two = (cost_on(cores, work).pool for cores in (1, 2))
     assert one == CHIP.start
     assert two == CHIP.start + CHIP.wake
 
@@ -162,9 +168,9 @@ def test_a_pool_that_counts_processors_at_every_call_costs_more():
     """As it does where no variable says how many threads it has, even if it has one."""
     work = replace(work_of("cumsum", (64, 100), "cpu/lanes(lane_block=4)"), joins=3)
     for cores in (1, 2):
-        known, counted = (cpu_cost(work, CHIP, cores, seconds) for seconds in (0.0, 5e-6))
+        known, counted = (cost_on(cores, work, seconds) for seconds in (0.0, 5e-6))
         assert counted.pool == pytest.approx(known.pool + 15e-6)
-    assert cpu_cost(replace(work, joins=0), CHIP, 1, 5e-6).pool == CHIP.start
+    assert cost_on(1, replace(work, joins=0), 5e-6).pool == CHIP.start
 
 
 @pytest.mark.parametrize("name", ["TVM_NUM_THREADS", "OMP_NUM_THREADS"])
@@ -190,7 +196,7 @@ def test_a_pool_that_may_wake_slowly_has_to_gain_more():
     """One wake more, however often it is woken, and none of a pool of one thread."""
     work = work_of("cumsum", (64, 100), "cpu/lanes(lane_block=4)")
     for joins, cores, more in ((1, 2, CHIP.wake), (64, 2, CHIP.wake), (0, 2, 0.0), (1, 1, 0.0)):
-        cost = cpu_cost(replace(work, joins=joins), CHIP, cores)
+        cost = cost_on(cores, replace(work, joins=joins))
         assert cost.ranked == cost.seconds + more
 
 
@@ -326,7 +332,7 @@ def test_a_second_core_gets_its_part_from_the_first_one():
     )
     for work, times in ((near, 1.0), (far, 0.0)):
         rate = CHIP.rate(work.footprint, 2.0)
-        more = cpu_cost(work, CHIP, 2).memory - work.moved / rate
+        more = cost_on(2, work).memory - work.moved / rate
         assert more == pytest.approx(times * work.footprint / 2 / CHIP.private_rate, rel=1e-6)
 
 
@@ -393,7 +399,7 @@ def test_of_caches_one_core_waits():
 
 def test_memory_keeps_one_core_as_busy_as_several():
     work = work_of("cumsum", (2, 1 << 21), "cpu/lanes(lane_block=2)", axis=0)
-    cost = cpu_cost(work, CHIP, 2)
+    cost = cost_on(2, work)
     assert work.tasks == 1 and cost.alone > 0
     assert cost.seconds < cost.pool + 1.9 * max(cost.alone, cost.memory)
     assert cost.seconds < cost.pool + cost.alone + cost.memory
