@@ -170,7 +170,7 @@ def _of_vectors(clock: _Clock, known: CpuChip) -> dict[str, Any]:
             block_counts(plan, counted, replace(chip, integer_product=of)) for of in (1.0, 2.0)
         )
         each = clock.cell(func, plan, dtype) * plan.time_vector
-        return sum(once), twice[0] - once[0], each
+        return once.total, twice.operations - once.operations, each
 
     gated, of_integers = (
         linear_recurrence(1, _STEPS, dtype, gate="time") for dtype in ("float32", "int32")
@@ -192,16 +192,22 @@ def _of_vectors(clock: _Clock, known: CpuChip) -> dict[str, Any]:
 
 def _of_rows(clock: _Clock, known: CpuChip) -> dict[str, Any]:
     """Measure cells of neighbouring rows in a vector, and what is around blocks of rows."""
-    # Eight rows in a vector, of which every step puts one or two cells in and takes one out.
-    summed, gated = (clock.cell(make(_LANES, _ROW), _ROWS) for make in (cumsum, linear_recurrence))
-    apart = min(summed, max(0.05, gated - summed))
+    # Eight rows in a vector, of which every step puts two or three cells in and takes one out.
+    gated, weighed = (clock.cell(func, _ROWS) for func in (_gated(), _gated(weighed=True)))
+    apart = min(gated / 2, max(0.05, weighed - gated))
+    # Of one cell in, and of four rows in turns, the store is the longest.
+    stored = min(
+        clock.cell(cumsum(_LANES, _ROW), _ROWS),
+        clock.cell(cumsum(_LANES, _ROW, "int32"), _BLOCKS, "int32"),
+    )
     # Of short rows, what is around them is more of the time.
     short, long = (clock.cell(cumsum(_CELLS // n, n), _BLOCKS) for n in (_SHORT, _CELLS // 16))
     around = (short - long) * _BLOCKS.lane_block * _SHORT
     back = clock.cell(cumsum(16, _CELLS // 16, reverse=True), _BLOCKS)
     return {
         "apart": apart,
-        "taken": max(0.25, summed - apart),
+        "taken": max(0.25, gated - 2 * apart),
+        "stored": stored,
         "descending": max(0.01, back - long),
         "row": max(0.1, around / around_block(replace(known, row=1.0), _BLOCKS.lane_block)),
     }
@@ -243,6 +249,24 @@ def _recurrence(func: Any) -> Recurrence:
     recurrence = extract(func)
     assert isinstance(recurrence, Recurrence)
     return recurrence
+
+
+def _gated(*, weighed: bool = False) -> Any:
+    """A linear recurrence, of whose input a share comes if it is weighed."""
+    if not weighed:
+        return linear_recurrence(_LANES, _ROW)
+
+    @T.prim_func(s_tir=True)
+    def gated(
+        A: T.Buffer((_LANES, _ROW), "float32"),
+        B: T.Buffer((_LANES, _ROW), "float32"),
+        X: T.Buffer((_LANES, _ROW), "float32"),
+        Y: T.Buffer((_LANES, _ROW), "float32"),
+    ) -> None:
+        for i, t in T.grid(_LANES, _ROW):
+            Y[i, t] = A[i, t] * T.if_then_else(t > 0, Y[i, t - 1], T.float32(0)) + B[i, t] * X[i, t]
+
+    return gated
 
 
 def _clipped() -> Any:

@@ -32,8 +32,9 @@ class CpuChip:
     apart : float
         Cycles of a cell that is put into a vector of less than 64 bytes by itself.
     taken : float
-        Cycles of a cell that is taken out of a vector and stored by itself: there is one such store
-        in a cycle, of a Zen 5 two.
+        Cycles of a cell that is taken out of a vector to be stored by itself.
+    stored : float
+        Cycles of a store, however few its bytes: there is one in a cycle, of a Zen 5 two.
     tile : float
         Cycles of a shuffle, or of an access, of a row of a tile on its way between memory and
         registers: a square of 16 by 16 cells has four of each for a row. A Zen 5 works on vectors
@@ -95,6 +96,7 @@ class CpuChip:
     integer_product: float = 4.0
     apart: float = 0.65
     taken: float = 0.65
+    stored: float = 0.65
     tile: float = 1.0
     jump: float = 16.0
     descending: float = 0.55

@@ -39,6 +39,9 @@ class Counts:
         The same, each by the bytes of its operands: what a vector of them costs.
     products : float
         Of these bytes, those of products of integers, which are several instructions on some.
+    simple : float
+        Of these bytes, those of choices, comparisons, logic and integers, which more ports do than
+        sums and products of floats.
     calls : float
         Exponentials, or what costs as much.
     quotients : float
@@ -57,6 +60,7 @@ class Counts:
     choices: float = 0.0
     products: float = 0.0
     extremes: float = 0.0
+    simple: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -135,7 +139,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     known : set of int, optional
         Hashes of the expressions that were counted before, which are not counted again.
     """
-    counts = [0.0] * 7
+    counts = [0.0] * 8
     inside: list[Counts] = []
     skip = tvm_ffi.WalkResult.SKIP
 
@@ -150,9 +154,10 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     def once(handler: Any) -> Any:
         return lambda node: skip if is_known(node) else handler(node)
 
-    def add(amount: float, size: int) -> None:
+    def add(amount: float, size: int, simple: bool = False) -> None:
         counts[0] += amount
         counts[1] += amount * size
+        counts[7] += amount * size * simple
 
     def on_loop(loop: tirx.For) -> Any:
         inside.append(count(loop.body).times(known_extent(loop.extent)))
@@ -166,10 +171,9 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         return tir.byte_size(tir.dtype_of(node.a if hasattr(node, "a") else node))
 
     def on_sum(node: Any) -> None:
-        fused = is_float(tir.dtype_of(node)) and any(
-            isinstance(side, tirx.Mul) for side in (node.a, node.b)
-        )
-        add(0.0 if fused else 1.0, size_of(node))
+        floats = is_float(tir.dtype_of(node))
+        fused = floats and any(isinstance(side, tirx.Mul) for side in (node.a, node.b))
+        add(0.0 if fused else 1.0, size_of(node), simple=not floats)
 
     def on_choice(node: Any) -> None:
         floats = is_float(tir.dtype_of(node))
@@ -178,10 +182,10 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         if isinstance(node, tirx.Max | tirx.Min) and not floats:
             counts[6] += 1.0
         dear = isinstance(node, tirx.Cast) and _has_half(node)
-        add(3.0 if dear else 1.0, size_of(node))
+        add(3.0 if dear else 1.0, size_of(node), simple=not floats)
 
     def on_select(node: Any) -> Any:
-        add(1.0, size_of(node.true_value))
+        add(1.0, size_of(node.true_value), simple=not _is_float_extremum(node))
         if not _is_extremum(node):
             return None
         if not is_float(tir.dtype_of(node)):
@@ -197,7 +201,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         name = (tir.call_name(call) or "").rpartition(".")[2]
         if name == "if_then_else":
             counts[4] += 1.0
-            add(1.0, tir.byte_size(tir.dtype_of(call)))
+            add(1.0, tir.byte_size(tir.dtype_of(call)), simple=True)
         elif name in _CALLS:
             counts[2] += _CALLS[name]
 

@@ -42,11 +42,11 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 _APART = 0.65
 #: Cycles of either where the vectors of a state keep the ports busy.
 _BUSY = 1.2
-#: How much longer it takes to put a cell into a vector of 64 bytes, of which there are more parts.
-_WHOLE = 1.9
+#: Cycles more of a cell that is put into a vector of 64 bytes, of which there are more parts.
+_WHOLE = 0.2
 #: The same where what was read chooses what is read, of whose masks there are more parts, too:
 #: resets of 600 rows of 300 steps in vectors of 8 lanes take a Zen 5 1.75 cycles, predicted 1.5.
-_CHOSEN = 1.4
+_CHOSEN = 0.09
 #: Cycles more of a cell of less than 4 bytes.
 _NARROW = 0.3
 #: Lines that come one by one in the time of a line of a strip whose next one is a row apart: often
@@ -237,15 +237,14 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
         short = short_row(step, chip)
         if short is not None and size == 1:
             return short
-        issued = size * step_cycles(step, chip)
         # Lanes take turns in runs of steps, of which the scheduler holds a few; the next block
         # begins while the last steps of this one wait.
         ahead = size - 1 + ahead_of(step, chip, step.length)
         if size > 1:
             ahead = min(ahead, ahead_of(step, chip, RUN if step.length >= RUN else 1))
         # One row of few steps is written out.
-        around = 0.0 if size == 1 and step.length <= UNROLLED else LOOP / chip.issue
-        each = max(issued + around, size * chain / ahead)
+        around = 0.0 if size == 1 and step.length <= UNROLLED else LOOP / size
+        each = max(size * step_cycles(step, chip, around=around), size * chain / ahead)
         return overhead + step.length * (each + jump_cycles(step, chip, size))
     chain = latency_of(step.chain, chip, not plan.library_math)
     if plan.transpose and size % 16 == 0:
@@ -273,6 +272,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
     cycles = _unhidden(step, chip, size) + vector_cycles(
         step.body, size, chip, plan.ldexp, plan.library_math
     )
+    stored = 0.0
     for a in moving(step):
         vectors = vectors_of(size, a.size, chip)
         if tiled and a.along_time in (1, -1) and a.along_lane:
@@ -285,7 +285,8 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
             # Lane by lane, put into vectors and taken out of them by shuffles.
             each = _APART if tiled else _cell_cycles(a, step, chip, size)
             cycles += size * a.times * each
-    return cycles + (1.0 if tiled else 0.0)
+            stored += size * a.times * chip.stored if a.store else 0.0
+    return max(stored, cycles + (1.0 if tiled else 0.0))
 
 
 def _cell_cycles(a: Access, step: Step, chip: CpuChip, size: int) -> float:
@@ -295,8 +296,8 @@ def _cell_cycles(a: Access, step: Step, chip: CpuChip, size: int) -> float:
         return _BUSY + narrow
     if a.store:
         return chip.taken + narrow
-    chosen = _CHOSEN if step.guarded else 1.0
-    return chip.apart * chosen * (_WHOLE if size * a.size >= 64 else 1.0) + narrow
+    chosen = _CHOSEN if step.guarded else 0.0
+    return chip.apart + chosen + (_WHOLE if size * a.size >= 64 else 0.0) + narrow
 
 
 def _unhidden(step: Step, chip: CpuChip, size: int) -> float:

@@ -43,7 +43,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
         return CpuWork(step.rows * short, 1.0, 0.0, **memory)
     chain = latency_of(step.scalar_chain, chip) + (FORWARD if step.guarded else 0.0)
     loops = 0.0 if step.length <= UNROLLED else LOOP
-    issued = step_cycles(step, chip) + loops / chip.issue
+    issued = step_cycles(step, chip, around=loops)
     if step.state:
         cells = sum(part.cells for part in step.parts)
         chain = chain / max(1, cells)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import compress
 from math import prod
 from operator import and_
 from typing import Any
@@ -209,8 +210,8 @@ def _part(recurrence: Recurrence, group: Group, steady: Callable[[Any], Any]) ->
         read = _read(applied, combined, first)
         varying = [v and r for v, r in zip(varying, read, strict=True)]
     return Part(
-        combine=sum_of(_of_numbers(combined, varying, (first, second))),
-        apply=sum_of(applied),
+        combine=sum_of(compress(_of_numbers(combined, varying, (first, second)), varying)),
+        apply=sum_of(_of_numbers(applied, varying, (first,))),
         extend=sum_of(extended),
         lift=sum_of(lifted),
         apply_chain=max((chain_of(e, olds) for e in applied), key=lambda c: c.weight),
@@ -247,19 +248,18 @@ def _spread(marks: list[bool], links: list[list[bool]]) -> list[bool]:
         marks = wider
 
 
-def _of_numbers(combined: Element, varying: list[bool], sides: tuple[Element, ...]) -> list[Any]:
-    """The parts that vary, over numbers for the others: what LLVM knows of them it leaves out."""
+def _of_numbers(made: Element, varying: list[bool], sides: tuple[Element, ...]) -> list[Any]:
+    """What is made of elements, over numbers for the parts that do not vary.
+
+    What LLVM knows of them it leaves out.
+    """
     numbers = tir.VarMap()
     for side in sides:
         for part, varies in zip(side, varying, strict=True):
             if not varies:
                 dtype = tir.dtype_of(part)
                 numbers[part] = tirx.const(0.5 if is_float(dtype) else 3, dtype)
-    return [
-        tir.simplify(tir.substitute(e, numbers)) if numbers else e
-        for e, varies in zip(combined, varying, strict=True)
-        if varies
-    ]
+    return [tir.simplify(tir.substitute(e, numbers)) if numbers else e for e in made]
 
 
 def _accesses(recurrence: Recurrence) -> list[Access]:

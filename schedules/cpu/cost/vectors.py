@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import log2
 
+from tvm_scan.schedules.cpu.cost.count import Counts
 from tvm_scan.schedules.cpu.cost.parts import (
     GATHERED,
     SCATTERED,
     latency_of,
+    least_of,
     moving,
     short_row,
     step_cycles,
@@ -42,15 +45,45 @@ _SPILLED = 1.5
 _IN_REGISTERS, _WITHOUT_AVX, _MANY = 4, 2, 1.3
 
 
+@dataclass(frozen=True)
+class BlockCounts:
+    """Vector instructions of a block of time.
+
+    Attributes
+    ----------
+    operations, shuffles : float
+        Of whole vectors.
+    simple : float
+        Of the operations, those that more ports do than sums and products of floats.
+    """
+
+    operations: float = 0.0
+    shuffles: float = 0.0
+    simple: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Operations and shuffles."""
+        return self.operations + self.shuffles
+
+    def __add__(self, other: BlockCounts) -> BlockCounts:
+        return BlockCounts(
+            self.operations + other.operations,
+            self.shuffles + other.shuffles,
+            self.simple + other.simple,
+        )
+
+
 def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
     """Cycles of some steps of one lane: vectors of them, and what is left one by one."""
     width = plan.time_vector
     full, rest = divmod(length, width)
-    issued, shuffles = block_counts(plan, step, chip)
-    shuffles += sum(_reversed(a, width, chip) for a in moving(step))
+    counts = block_counts(plan, step, chip)
+    reverses = sum(_reversed(a, width, chip) for a in moving(step))
+    counts += BlockCounts(shuffles=reverses)
     chain = max(latency_of(part.apply_chain, chip) + _PASSED for part in step.parts)
     memory = sum(_moved(a, width, chip) for a in moving(step))
-    block = max(_issue_cycles(issued, shuffles, step, chip), memory) + _AROUND
+    block = max(_issue_cycles(counts, step, chip), memory) + _AROUND
     block += width * _asking_cycles(plan, step, chip)
     most = _IN_REGISTERS if chip.vector_bytes > 16 else _WITHOUT_AVX
     if plan.time_runs and width * max(step.parts[0].sizes, default=4) > most * chip.vector_bytes:
@@ -63,16 +96,17 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     busy = full * block + rest * single + around
     waits = full * max(block, chain) + rest * max(single, latency_of(step.chain, chip)) + around
     # The next row begins while this one waits, as far as the processor looks ahead.
-    inside = full * (issued + shuffles) + rest * step.body.operations + 20.0
+    inside = full * counts.total + rest * step.body.operations + 20.0
     return max(busy, waits / (1.0 + chip.window / inside))
 
 
-def _issue_cycles(operations: float, shuffles: float, step: Step, chip: CpuChip) -> float:
+def _issue_cycles(counts: BlockCounts, step: Step, chip: CpuChip) -> float:
     """Cycles of operations and shuffles, which have ports of their own and some in common."""
     spilled = _SPILLED if any(len(part.sizes) > 2 for part in step.parts) else 1.0
-    apart = max(operations / chip.vector_issue, shuffles / chip.shuffle_issue)
-    mixed = chip.mixed_integers if step.integers else chip.mixed_issue
-    return max(spilled * apart, (operations + shuffles) / mixed)
+    apart = max(counts.operations / chip.vector_issue, counts.shuffles / chip.shuffle_issue)
+    simple = counts.total if step.integers else counts.simple
+    mixed = (counts.total - simple) / chip.mixed_issue + simple / chip.mixed_integers
+    return max(spilled * apart, mixed)
 
 
 def _moved(a: Access, width: int, chip: CpuChip) -> float:
@@ -92,48 +126,63 @@ def _reversed(a: Access, width: int, chip: CpuChip) -> float:
     return each * vectors_of(width, a.size, chip)
 
 
-def block_counts(plan: CpuPlan, step: Step, chip: CpuChip) -> tuple[float, float]:
-    """Operations and shuffles of a vector of time."""
-    width = plan.time_vector
+def block_counts(plan: CpuPlan, step: Step, chip: CpuChip) -> BlockCounts:
+    """Count a vector of time."""
     scan = _run_scan if plan.time_runs else _scan
-    issued = vector_cycles(step.body, width, chip, True, False) * chip.vector_issue
-    shuffles = 0.0
+    total = _of_cells(step.body, plan.time_vector, chip)
     for part in step.parts:
-        operations, moves = scan(part, width, chip)
-        operations += vector_cycles(part.lift, width, chip, True, False) * chip.vector_issue
-        issued, shuffles = issued + operations, shuffles + moves
-    return issued, shuffles
+        total += scan(part, plan.time_vector, chip) + _of_cells(part.lift, plan.time_vector, chip)
+    return total
 
 
-def _scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
-    """Operations and shuffles of vectors: doubling distances, then the carries before."""
-    combine = vector_bytes(part.combine, chip) * width / chip.vector_bytes
-    vectors = sum(vectors_of(width, size, chip) for size in part.sizes)
-    carries = sum(vectors_of(width, size, chip) for size in part.carries)
-    operations = vector_bytes(part.apply, chip) * width / chip.vector_bytes + carries
+def _of_cells(counts: Counts, cells: float, chip: CpuChip) -> BlockCounts:
+    """Operations of so many cells."""
+    operations = vector_cycles(counts, cells, chip, True, False) * chip.vector_issue
+    return BlockCounts(operations, simple=counts.simple * cells / chip.vector_bytes)
+
+
+def _vectors(width: float, sizes: tuple[int, ...], chip: CpuChip) -> float:
+    """Vectors of so many cells of some parts, in the time of whole ones."""
+    return sum(max(_least(chip), width * size / chip.vector_bytes) for size in sizes)
+
+
+def _least(chip: CpuChip) -> float:
+    """The time of a vector that is not full, of which the next one waits for this."""
+    return (1.0 + least_of(chip)) / 2
+
+
+def _scan(part: Part, width: int, chip: CpuChip) -> BlockCounts:
+    """Vectors: doubling distances, then the carries before."""
+    each = width / chip.vector_bytes
+    combine, simple = vector_bytes(part.combine, chip) * each, 0.0
+    vectors, carries = (_vectors(width, sizes, chip) for sizes in (part.sizes, part.carries))
+    operations = vector_bytes(part.apply, chip) * each + carries
     shuffles = vectors + carries
     for distance in (1 << level for level in range(round(log2(width)))):
         if distance * max(part.sizes, default=1) < chip.vector_bytes:
-            # Blends are no shuffles where masks make them.
-            operations, shuffles = operations + combine + vectors, shuffles + vectors
+            # Vectors of 64 bytes are shuffled under masks, others are blended after it.
+            blends = 0.0 if chip.vector_bytes == 64 else vectors
+            operations, shuffles = operations + combine + blends, shuffles + vectors
+            simple += part.combine.simple * each
         else:
             # Whole vectors move, which is no instruction.
             operations += combine * (1.0 - distance / width)
-    return operations, shuffles
+            simple += part.combine.simple * each * (1.0 - distance / width)
+    return BlockCounts(operations, shuffles, simple + part.apply.simple * each)
 
 
-def _run_scan(part: Part, width: int, chip: CpuChip) -> tuple[float, float]:
-    """Operations and shuffles of vectors with runs of four steps in every cell."""
+def _run_scan(part: Part, width: int, chip: CpuChip) -> BlockCounts:
+    """Vectors with runs of four steps in every cell."""
     quarter = width // 4
-    vectors_of_quarter = quarter / chip.vector_bytes
-    vectors = sum(vectors_of(quarter, size, chip) for size in part.sizes)
-    carries = sum(vectors_of(quarter, size, chip) for size in part.carries)
-    combine = vector_bytes(part.combine, chip) * max(vectors_of_quarter, 1 / 4)
+    each = max(quarter / chip.vector_bytes, _least(chip) / 4)
+    vectors, carries = (_vectors(quarter, sizes, chip) for sizes in (part.sizes, part.carries))
+    combine = vector_bytes(part.combine, chip) * each
     levels = log2(quarter)
     operations = 3 * combine + levels * (combine + vectors)
-    operations += vector_bytes(part.apply, chip) * max(vectors_of_quarter, 1 / 4) * 4
+    operations += vector_bytes(part.apply, chip) * each * 4
     shuffles = 8 * vectors + (levels + 1) * vectors + 8 * carries
-    return operations, shuffles
+    simple = ((3 + levels) * part.combine.simple + 4 * part.apply.simple) * each
+    return BlockCounts(operations, shuffles, simple)
 
 
 def asked_ahead(
@@ -160,16 +209,19 @@ def _asking_cycles(plan: CpuPlan, step: Step, chip: CpuChip) -> float:
 def vector_reduction(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
     """The element of some steps: pairs of neighbours, batches of vectors at once."""
     width = plan.time_vector
-    operations, shuffles = 0.0, 0.0
+    each = 1.25 * width / chip.vector_bytes
+    counts = BlockCounts()
     for part in step.parts:
-        lifted = vector_cycles(part.lift, width, chip, True, False) * chip.vector_issue
-        combined = vector_bytes(part.combine, chip) * width / chip.vector_bytes * 1.25
-        operations += lifted + combined
+        counts += _of_cells(part.lift, width, chip)
         vectors = sum(vectors_of(width, size, chip) for size in part.sizes)
-        shuffles += 2 * vectors * 1.25
+        counts += BlockCounts(
+            vector_bytes(part.combine, chip) * each,
+            2.5 * vectors,
+            part.combine.simple * each,
+        )
     read = [a for a in moving(step) if not a.store]
-    shuffles += sum(_reversed(a, width, chip) for a in read)
+    counts += BlockCounts(shuffles=sum(_reversed(a, width, chip) for a in read))
     loads = sum(_moved(a, width, chip) for a in read)
-    batch = max(_issue_cycles(operations, shuffles, step, chip), loads)
+    batch = max(_issue_cycles(counts, step, chip), loads)
     batch += width * _asking_cycles(plan, step, chip)
     return 20.0 + length / width * (batch + 4.0)
