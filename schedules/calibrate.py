@@ -15,22 +15,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from math import prod, sqrt
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
+from tvm import tirx
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from tvm_scan import tir
 from tvm_scan._files import write_file
 from tvm_scan.errors import ScanError
 from tvm_scan.extraction import extract
 from tvm_scan.library import cumsum, linear_recurrence
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.cpu.chains import RUN
-from tvm_scan.schedules.cpu.cost.lanes import around_block, lanes_work
+from tvm_scan.schedules.cpu.cost.lanes import lanes_work
 from tvm_scan.schedules.cpu.cost.step import step_of
-from tvm_scan.schedules.cpu.cost.vectors import block_counts
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS
 from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
@@ -40,7 +43,7 @@ from tvm_scan.schedules.machine.cpu_constants import (
     user_file,
     with_features,
 )
-from tvm_scan.schedules.machine.machine import host_cores
+from tvm_scan.schedules.machine.machine import Machine, host_cores
 from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
 
@@ -69,6 +72,11 @@ _IN_TILES = Lanes(lane_block=_TILED, vectorize=True, transpose=True)
 #: Vectors of time: of most shuffles for an operation, and of fewest.
 _RUNS_OF_TIME = Lanes(time_vector=64, time_runs=True)
 _VECTORS_OF_TIME = Lanes(time_vector=32)
+#: Constants that cycles are divided by, and the least that any is of what it is counted for.
+_RATES, _LEAST = ("mixed_issue", "mixed_integers"), 0.1
+
+#: A loop, its plan and the dtype of its arrays.
+_Run = tuple[Any, Lanes, str]
 
 
 def calibrate(seconds: float = 0.3) -> Path:
@@ -117,7 +125,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
     # Chains that take turns in runs of steps: more are under way the more of them wait. What a
     # product and its store take then says how many wait.
     interleaved = clock.cell(linear_recurrence(_LANES, _RUNS), _INTERLEAVED)
-    return replace(
+    known = replace(
         known,
         cycle=clock.cycle,
         sum_latency=summed,
@@ -126,11 +134,13 @@ def measured(seconds: float = 0.3) -> CpuChip:
         forward=max(1.0, clock.step(cumsum(_COLUMNS, _STEPS, axis=0)) - summed),
         window=2.0 * RUN * max(0.5, product / max(0.1, interleaved) - 1.0),
         start=clock.start,
-        **_of_vectors(clock, known),
-        **_of_rows(clock, known),
-        **_of_tiles(clock, known),
         **_of_cores(clock, known),
+        **_of_rows(clock),
+        **_of_tiles(clock, known),
     )
+    for name, runs in _planned().items():
+        known = replace(known, **{name: _agreed(clock, known, name, runs)})
+    return known
 
 
 class _Clock:
@@ -156,60 +166,25 @@ class _Clock:
     def cell(self, func: Any, plan: ScanPlan, dtype: str = "float32") -> float:
         """Cycles of a cell by a plan."""
         cells = prod(int(e) for e in func.params[-1].ty.shape)
-        return self.step(schedule_nests(func, _target(), plan), dtype, cells)
+        return self.step(_on_one_core(func, plan), dtype, cells)
 
 
-def _of_vectors(clock: _Clock, known: CpuChip) -> dict[str, Any]:
-    """Measure what vectors of time take beside what is counted in them."""
-    chip = replace(with_features(known, _target()), integer_product=1.0)
-
-    def block(plan: Lanes, func: Any, dtype: str = "float32") -> tuple[float, float, float]:
-        """Operations and shuffles of a block, its integer products, and its cycles."""
-        counted = step_of(_recurrence(func))
-        once, twice = (
-            block_counts(plan, counted, replace(chip, integer_product=of)) for of in (1.0, 2.0)
-        )
-        each = clock.cell(func, plan, dtype) * plan.time_vector
-        return once.total, twice.operations - once.operations, each
-
-    gated, of_integers = (
-        linear_recurrence(1, _STEPS, dtype, gate="time") for dtype in ("float32", "int32")
-    )
-    counted = [block(plan, gated) for plan in (_RUNS_OF_TIME, _VECTORS_OF_TIME)]
-    mixed = sum(counts / each for counts, _, each in counted) / 2
-    # Sums, since no product of integers is known yet.
-    counts, _, each = block(_VECTORS_OF_TIME, cumsum(1, _STEPS, "int64"), "int64")
-    mixed_integers = counts / each
-    counts, products, each = block(_RUNS_OF_TIME, of_integers, "int32")
-    # Of 64 bytes; see ``with_features``.
-    together = known.together(chip.vector_bytes)
-    return {
-        "mixed_issue": mixed / together,
-        "mixed_integers": mixed_integers / together,
-        "integer_product": max(1.0, 1.0 + (each * mixed_integers - counts) / products),
-    }
-
-
-def _of_rows(clock: _Clock, known: CpuChip) -> dict[str, Any]:
-    """Measure cells of neighbouring rows in a vector, and what is around blocks of rows."""
+def _of_rows(clock: _Clock) -> dict[str, Any]:
+    """Measure cells of neighbouring rows in a vector, and of blocks of rows."""
     # Eight rows in a vector, of which every step puts two or three cells in and takes one out.
     gated, weighed = (clock.cell(func, _ROWS) for func in (_gated(), _gated(weighed=True)))
     apart = min(gated / 2, max(0.05, weighed - gated))
-    # Of one cell in, and of four rows in turns, the store is the longest.
-    stored = min(
-        clock.cell(cumsum(_LANES, _ROW), _ROWS),
-        clock.cell(cumsum(_LANES, _ROW, "int32"), _BLOCKS, "int32"),
+    # Of one cell in, the store is the longest.
+    summed = cumsum(_LANES, _ROW)
+    back, long = (
+        clock.cell(cumsum(_COLUMNS, _CELLS // _COLUMNS, reverse=reverse), _BLOCKS)
+        for reverse in (True, False)
     )
-    # Of short rows, what is around them is more of the time.
-    short, long = (clock.cell(cumsum(_CELLS // n, n), _BLOCKS) for n in (_SHORT, _CELLS // 16))
-    around = (short - long) * _BLOCKS.lane_block * _SHORT
-    back = clock.cell(cumsum(16, _CELLS // 16, reverse=True), _BLOCKS)
     return {
         "apart": apart,
         "taken": max(0.25, gated - 2 * apart),
-        "stored": stored,
+        "stored": min(clock.cell(summed, plan) for plan in (_ROWS, _BLOCKS)),
         "descending": max(0.01, back - long),
-        "row": max(0.1, around / around_block(replace(known, row=1.0), _BLOCKS.lane_block)),
     }
 
 
@@ -223,6 +198,42 @@ def _of_tiles(clock: _Clock, known: CpuChip) -> dict[str, Any]:
         for of in (1.0, 2.0)
     )
     return {"tile": max(0.1, 1.0 + (tiled - once) / (twice - once))}
+
+
+def _planned() -> dict[str, list[_Run]]:
+    """What is run for constants whose share of a plan's time its cost says, in this order."""
+    gated, of_integers = (
+        linear_recurrence(1, _STEPS, dtype, gate="time") for dtype in ("float32", "int32")
+    )
+    sums = cumsum(1, _STEPS, "int64")
+    return {
+        "row": [(cumsum(_CELLS // _SHORT, _SHORT), _BLOCKS, "float32")],
+        "mixed_issue": [(gated, plan, "float32") for plan in (_RUNS_OF_TIME, _VECTORS_OF_TIME)],
+        # Sums, since no product of integers is known yet.
+        "mixed_integers": [(sums, _VECTORS_OF_TIME, "int64")],
+        "integer_product": [(of_integers, _RUNS_OF_TIME, "int32")],
+    }
+
+
+def _agreed(clock: _Clock, known: CpuChip, name: str, runs: list[_Run]) -> float:
+    """The constant by which plans cost what they take, amid those of some runs."""
+    rate = name in _RATES
+
+    def of(func: Any, plan: Lanes, dtype: str) -> float:
+        took = _least(_loop(_on_one_core(func, plan), dtype), clock.seconds)
+
+        def cost(value: float) -> float:
+            chip = replace(known, **{name: 1 / value if rate else value})
+            chip = with_features(chip, _target())
+            machine = replace(Machine.of(_target()), chip=chip, cores=1, counting=0.0)
+            return plan.cost(_recurrence(func), machine).seconds
+
+        # Of two values, since a cost is a line of each.
+        once, twice = cost(1.0), cost(2.0)
+        return 1.0 + (took - once) / (twice - once)
+
+    value = max(_LEAST, fmean(of(*run) for run in runs))
+    return 1 / value if rate else value
 
 
 def _of_cores(clock: _Clock, known: CpuChip) -> dict[str, Any]:
@@ -243,6 +254,17 @@ def _of_cores(clock: _Clock, known: CpuChip) -> dict[str, Any]:
         "memory_rate": memory[0],
         "memory_rates": memory[1],
     }
+
+
+def _on_one_core(func: Any, plan: ScanPlan) -> Any:
+    """A loop by a plan, whose blocks of lanes one core takes one by one."""
+    planned = schedule_nests(func, _target(), plan)
+
+    def serial(loop: tirx.For) -> tirx.For:
+        shared = loop.kind == tirx.ForKind.PARALLEL
+        return tir.loop_with(loop, loop.body, tirx.ForKind.SERIAL) if shared else loop
+
+    return planned.with_body(tvm_ffi.structural_map(planned.body, (tirx.For, serial)))
 
 
 def _recurrence(func: Any) -> Recurrence:

@@ -248,8 +248,8 @@ def _spread(marks: list[bool], links: list[list[bool]]) -> list[bool]:
         marks = wider
 
 
-def _of_numbers(made: Element, varying: list[bool], sides: tuple[Element, ...]) -> list[Any]:
-    """What is made of elements, over numbers for the parts that do not vary.
+def _of_numbers(element: Element, varying: list[bool], sides: tuple[Element, ...]) -> list[Any]:
+    """The parts of an element, over numbers for those of its sides that do not vary.
 
     What LLVM knows of them it leaves out.
     """
@@ -259,7 +259,7 @@ def _of_numbers(made: Element, varying: list[bool], sides: tuple[Element, ...]) 
             if not varies:
                 dtype = tir.dtype_of(part)
                 numbers[part] = tirx.const(0.5 if is_float(dtype) else 3, dtype)
-    return [tir.simplify(tir.substitute(e, numbers)) if numbers else e for e in made]
+    return [tir.simplify(tir.substitute(e, numbers)) if numbers else e for e in element]
 
 
 def _accesses(recurrence: Recurrence) -> list[Access]:
