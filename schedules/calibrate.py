@@ -194,7 +194,7 @@ def _of_tiles(clock: _Clock, known: CpuChip) -> dict[str, Any]:
     tiled = clock.cell(tiles, _IN_TILES) * _TILED * _TILES
     chip = with_features(known, _target())
     once, twice = (
-        lanes_work(_IN_TILES, step_of(_recurrence(tiles)), replace(chip, tile=of)).alone
+        lanes_work(_IN_TILES, step_of(_recurrence(tiles)), replace(chip, tile=of)).cycles
         for of in (1.0, 2.0)
     )
     return {"tile": max(0.1, 1.0 + (tiled - once) / (twice - once))}

@@ -114,6 +114,9 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
             contested = tasks * contested_cycles(step, chip, of_block) if blocks > 1 else 0.0
             work = CpuWork(tasks * of_block, tasks, 1.0, 0.0, contested=contested)
         total += work
+    if not total.joins:
+        # Nobody waits for the one core.
+        total = replace(total, cycles=total.alone, alone=0.0)
     memory |= _beyond(plan, step, chip, memory, total.tasks)
     again = fetched_again(step, chip, width, passes)
     if plan.vectorize and not plan.transpose:
