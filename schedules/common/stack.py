@@ -11,8 +11,8 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import Kernel, as_dtype, cell_count, like_register
 
-#: Bytes of the largest buffer that TVM puts on the stack.
-_LARGEST_SLOT = 1024
+#: Bytes of the smallest buffer that TVM does not put on the stack.
+SLOT_BYTES = 1024
 #: Bytes of a line, at which every array begins: its vectors cross none.
 _LINE = 64
 
@@ -69,7 +69,7 @@ def on_stack(kernel: Kernel, arrays: Sequence[Var] = ()) -> Kernel:
 
 def _pooled(cells: int, dtype: str) -> Var:
     """Return a buffer that is too large for a slot of the stack."""
-    least = _LARGEST_SLOT // tir.byte_size(dtype) + 1
+    least = SLOT_BYTES // tir.byte_size(dtype) + 1
     return like_register(f"arrays_{dtype}", [max(cells, least)], dtype, "global")
 
 

@@ -207,5 +207,8 @@ def _lane_nest(
 
 def _arrays(replica: Replica, tiles: LaneTiles | None, width: int) -> list[Var]:
     """Buffers of a block of lanes that hold more than one vector."""
-    wide = [b for b in replica.buffers if cell_count(b) > VECTOR]
-    return [*wide, *(tiles.arrays if tiles else [])] if width > 1 else []
+    if width == 1:
+        return []
+    apart = tir.VarMap((b, True) for b in (tiles.slots(replica) if tiles else []))
+    wide = [b for b in replica.buffers if cell_count(b) > VECTOR and b not in apart]
+    return [*wide, *(shared.tile for shared in (tiles.shared if tiles else []))]

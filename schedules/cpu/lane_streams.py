@@ -23,11 +23,11 @@ from tvm_scan.schedules.cpu.transpose import square_side
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Cells that a step reads or writes, one per lane, and the tile that holds them."""
+    """Cells that a step reads or writes, one per lane, and the tile that holds them, in parts."""
 
     buffer: Var
     indices: tuple[Any, ...]
-    tile: Var
+    tiles: tuple[Var, ...]
     is_output: bool
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tvm_ffi
@@ -23,6 +24,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.invariants import register_of
 from tvm_scan.schedules.common.ir import as_dtype, each, int_const, local, loop, whole_parts
 from tvm_scan.schedules.common.replica import Replica
+from tvm_scan.schedules.common.stack import SLOT_BYTES
 from tvm_scan.schedules.cpu.lane_streams import (
     Shared,
     Stream,
@@ -34,6 +36,11 @@ from tvm_scan.schedules.cpu.lane_streams import (
 from tvm_scan.schedules.cpu.line_stores import line_store
 from tvm_scan.schedules.cpu.step_parts import step_parts
 from tvm_scan.schedules.cpu.transpose import LINE_BYTES, Square
+
+#: Buffers of a square's rows, and of a tile of one vector of lanes: as one they would have 1024
+#: bytes, which TVM takes from its pool. What is left there LLVM has to store, and does, though
+#: nobody reads it: 48 of the 64 stores of a square.
+_HALVES = 2
 
 
 class LaneTiles:
@@ -63,18 +70,29 @@ class LaneTiles:
         self.squares = {dtype: Square(dtype) for dtype in dtypes}
         #: Steps of a tile: a line of the narrowest cells; longer tiles leave the nearest cache.
         self.steps = max(square.side for square in self.squares.values())
-        self.row_buffers = {
-            d: local(f"stage_{d}", [q.side, self.steps], d) for d, q in self.squares.items()
+        self.stages = {
+            d: [local(f"stage{h}_{d}", [q.side // _HALVES, self.steps], d) for h in range(_HALVES)]
+            for d, q in self.squares.items()
         }
-        self.slot = tirx.Var("slot", "int32")
+        #: The step in its tile, and in the part of it that a buffer holds.
+        self.slot, self.cell = tirx.Var("slot", "int32"), tirx.Var("cell", "int32")
+        #: Wider tiles are memory, which is one buffer.
+        part = self.steps // _HALVES * width * max(map(tir.byte_size, dtypes))
+        self.parted = _HALVES if part < SLOT_BYTES else 1
+        held = [self.steps // self.parted]
         self.streams = [
-            Stream(buffer, tuple(indices), local(f"tile{i}", [self.steps], _wide(buffer)), out)
+            Stream(
+                buffer,
+                tuple(indices),
+                tuple(local(f"tile{i}_{h}", held, _wide(buffer)) for h in range(self.parted)),
+                out,
+            )
             for i, (buffer, indices, out) in enumerate(named)
         ]
         self.shared = shared_loads(recurrence, self.steps)
         body = self._through_tiles(recurrence.body, loads)
         self.parts = step_parts(recurrence, body, self.slot, self.steps)
-        tiles = tuple(register_of(stream.tile) for stream in self.streams)
+        tiles = tuple(register_of(tile) for stream in self.streams for tile in stream.tiles)
         registers = (*tiles, *self.parts.registers)
         #: With the tiles among its registers.
         self.recurrence = replace(recurrence, registers=(*recurrence.registers, *registers))
@@ -86,8 +104,8 @@ class LaneTiles:
             indices = [*(var for var, _ in shared.loops), slot]
             tiled[shared.load] = tirx.BufferLoad(shared.tile, indices)
         for load, stream in zip(loads, self.streams[: len(loads)], strict=True):
-            tiled[load] = tirx.BufferLoad(stream.tile, [self.slot])
-        outputs = tir.VarMap((s.buffer, s.tile) for s in self.streams if s.is_output)
+            tiled[load] = tirx.BufferLoad(stream.tiles[0], [self.cell])
+        outputs = tir.VarMap((s.buffer, s.tiles[0]) for s in self.streams if s.is_output)
 
         def on_load(load: TensorLoad) -> Any:
             return as_dtype(tiled.get(load, load), tir.dtype_of(load))
@@ -95,7 +113,7 @@ class LaneTiles:
         def on_store(store: tirx.BufferStore) -> Any:
             if store.buffer not in outputs:
                 return store
-            return tirx.BufferStore(outputs[store.buffer], _wide_value(store.value), [self.slot])
+            return tirx.BufferStore(outputs[store.buffer], _wide_value(store.value), [self.cell])
 
         body = tvm_ffi.structural_map(body, [(TensorLoad, on_load), (tirx.BufferStore, on_store)])
         return tvm_ffi.structural_map(body, (tirx.Cast, self._wide_again))
@@ -105,7 +123,7 @@ class LaneTiles:
         inner = cast.value
         if not isinstance(inner, tirx.Cast) or not isinstance(inner.value, TensorLoad):
             return cast
-        tiles = [*(s.tile for s in self.streams), *(shared.tile for shared in self.shared)]
+        tiles = [*(s.tiles[0] for s in self.streams), *(shared.tile for shared in self.shared)]
         same = tir.dtype_of(inner.value) == tir.dtype_of(cast)
         held = any(inner.value.source.same_as(tile) for tile in tiles)
         return inner.value if same and held else cast
@@ -114,12 +132,13 @@ class LaneTiles:
     def buffers(self) -> list[Var]:
         """Registers of the squares, and the tiles that all lanes share."""
         squares = [b for square in self.squares.values() for b in square.buffers]
-        return [*squares, *self.arrays]
+        stages = [stage for stages in self.stages.values() for stage in stages]
+        return [*squares, *stages, *(shared.tile for shared in self.shared)]
 
-    @property
-    def arrays(self) -> list[Var]:
-        """Buffers that registers cannot hold."""
-        return [*self.row_buffers.values(), *(shared.tile for shared in self.shared)]
+    def slots(self, replica: Replica) -> list[Var]:
+        """The tiles that registers hold, or slots of the stack."""
+        tiles = [tile for stream in self.streams for tile in stream.tiles]
+        return [replica.register(tile) for tile in tiles] if self.parted > 1 else []
 
     def serial_scan(self, replica: Replica, across: Callable[[Callable[[Any], Any]], Any]) -> Any:
         """All steps: tiles, then what is left of them one by one.
@@ -138,18 +157,24 @@ class LaneTiles:
         def tile(n: Any) -> Any:
             first = n * steps
 
-            def steps_of(part: Any) -> Any:
+            def steps_of(part: Any, half: int) -> Any:
+                begin = half * (self.steps // self.parted)
+
                 def step(i: Any) -> Any:
-                    time = first + as_dtype(i, tir.dtype_of(extent))
-                    body = tir.substitute(part, tir.VarMap([(self.slot, i)]))
+                    time = first + as_dtype(i + begin, tir.dtype_of(extent))
+                    known = [(s.tiles[0], s.tiles[half]) for s in self.streams if half]
+                    known += [(self.slot, i + begin), (self.cell, i)]
+                    body = tir.substitute(part, tir.VarMap(known))
                     return across(lambda u: replica.instantiate(body, u, time))
 
-                return loop("i", self.steps, step)
+                return loop("i", self.steps // self.parted, step)
 
             inputs = [self._move(s, replica, first) for s in self.streams if not s.is_output]
             inputs += [self._copy(shared, replica, first) for shared in self.shared]
             outputs = [self._move(s, replica, first) for s in self.streams if s.is_output]
-            return tir.seq([*inputs, *map(steps_of, self.parts.bodies), *outputs])
+            halves = range(self.parted)
+            done = [steps_of(part, half) for part in self.parts.bodies for half in halves]
+            return tir.seq([*inputs, *done, *outputs])
 
         single = loop("i", rest, lambda i: across(lambda u: replica.step(done + i, u)))
         return tir.seq([loop("n", full, tile), single])
@@ -201,8 +226,9 @@ class LaneTiles:
         the columns of a square would push one another out.
         """
         dtype = _wide(stream.buffer)
-        square, row_buffer = self.squares[dtype], self.row_buffers[dtype]
-        side, tile = square.side, replica.register(stream.tile)
+        square, stages = self.squares[dtype], self.stages[dtype]
+        side, tiles = square.side, [replica.register(tile) for tile in stream.tiles]
+        staged_rows, tiled_steps = side // _HALVES, self.steps // self.parted
         last = linear_in(stream.indices[-1], self.time.var)
         assert last is not None
         ahead = last[0] == 1
@@ -212,7 +238,6 @@ class LaneTiles:
         far = self.prefetch * self.steps + side - 1 if ahead else -self.prefetch * self.steps
         asked = [c + far for c in lines] if self._asks(stream) else []
         lane_dtype = tir.dtype_of(self.recurrence.lanes[-1].var)
-        rows = int_const(side, lane_dtype)
 
         def memory(lane: Any, cell: int) -> list[Any]:
             indices = [replica.instantiate(i, lane, begin) for i in stream.indices]
@@ -221,9 +246,14 @@ class LaneTiles:
         def staged(row: Any, cell: int) -> list[Any]:
             return [row, tirx.Ramp(tirx.IntImm("int32", cell), 1, side)]
 
-        def in_tile(k: Any, cell: int) -> list[Any]:
+        def in_tile(k: Any, cell: int) -> tuple[Var, list[Any]]:
             slot = cell if ahead else self.steps - 1 - cell
-            return [tirx.IntImm("int32", slot), tirx.Ramp(k * side, 1, side)]
+            half, cell = divmod(slot, tiled_steps)
+            return tiles[half], [tirx.IntImm("int32", cell), tirx.Ramp(k * side, 1, side)]
+
+        def in_stage(i: int, cell: int) -> tuple[Var, list[Any]]:
+            half, row = divmod(i, staged_rows)
+            return stages[half], staged(tirx.IntImm("int32", row), cell)
 
         def block(k: Any) -> Any:
             """``side`` lanes."""
@@ -232,21 +262,21 @@ class LaneTiles:
                 """A square: its rows lie in a buffer, its columns in the tile, or the reverse."""
                 if stream.is_output:
                     return square.transpose(
-                        lambda i: tirx.BufferLoad(tile, in_tile(k, cell + i)),
-                        lambda i, v: tirx.BufferStore(row_buffer, v, staged(i, cell)),
+                        lambda i: tirx.BufferLoad(*in_tile(k, cell + i)),
+                        lambda i, v: _stored(v, *in_stage(i, cell)),
                     )
                 return square.transpose(
-                    lambda i: tirx.BufferLoad(row_buffer, staged(i, cell)),
-                    lambda i, v: tirx.BufferStore(tile, v, in_tile(k, cell + i)),
+                    lambda i: tirx.BufferLoad(*in_stage(i, cell)),
+                    lambda i, v: _stored(v, *in_tile(k, cell + i)),
                 )
 
-            def row(i: Any) -> Any:
-                lane = k * side + i
+            def row(half: int, i: Any) -> Any:
+                lane, stage = k * side + (i + half * staged_rows), stages[half]
                 if stream.is_output:
                     out = [
                         self._store(
                             stream.buffer,
-                            tirx.BufferLoad(row_buffer, staged(i, c)),
+                            tirx.BufferLoad(stage, staged(i, c)),
                             memory(lane, c),
                         )
                         for c in lines
@@ -254,7 +284,7 @@ class LaneTiles:
                 else:
                     held = [tirx.BufferLoad(stream.buffer, memory(lane, c)) for c in lines]
                     out = [
-                        tirx.BufferStore(row_buffer, _row(value, row_buffer), staged(i, c))
+                        tirx.BufferStore(stage, _row(value, stage), staged(i, c))
                         for value, c in zip(held, lines, strict=True)
                     ]
                 for line in (memory(lane, c) for c in asked):
@@ -262,10 +292,15 @@ class LaneTiles:
                     out.append(asked_for(stream.buffer, at, written=stream.is_output))
                 return tir.seq(out)
 
-            transposed, moved = tir.seq(transpose(c) for c in lines), loop("r", rows, row)
-            return tir.seq([transposed, moved] if stream.is_output else [moved, transposed])
+            transposed, rows = tir.seq(transpose(c) for c in lines), int_const(staged_rows, lane_dtype)
+            moved = [loop("r", rows, partial(row, half)) for half in range(_HALVES)]
+            return tir.seq([transposed, *moved] if stream.is_output else [*moved, transposed])
 
         return loop("k", int_const(self.width // side, lane_dtype), block)
+
+
+def _stored(value: Any, buffer: Var, indices: list[Any]) -> Any:
+    return tirx.BufferStore(buffer, value, indices)
 
 
 def _is_narrow(buffer: Var) -> bool:
