@@ -292,7 +292,10 @@ class LaneTiles:
                     out.append(asked_for(stream.buffer, at, written=stream.is_output))
                 return tir.seq(out)
 
-            transposed, rows = tir.seq(transpose(c) for c in lines), int_const(staged_rows, lane_dtype)
+            transposed, rows = (
+                tir.seq(transpose(c) for c in lines),
+                int_const(staged_rows, lane_dtype),
+            )
             moved = [loop("r", rows, partial(row, half)) for half in range(_HALVES)]
             return tir.seq([transposed, *moved] if stream.is_output else [*moved, transposed])
 
