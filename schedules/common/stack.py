@@ -7,7 +7,6 @@ from typing import Any
 
 from tvm import tirx
 from tvm.ir import Var
-from tvm.tirx import ForKind
 
 from tvm_scan import tir
 from tvm_scan.schedules.common.ir import Kernel, as_dtype, cell_count, like_register
@@ -32,10 +31,6 @@ def on_stack(kernel: Kernel, arrays: Sequence[Var] = ()) -> Kernel:
     the same last 12 bits of their addresses, by which processors tell whether a load has to wait
     for a store before it. The states of a selective scan, its gates and its inputs waited for one
     another (1536 channels of 512 steps on a core of an Emerald Rapids: 9.0 instead of 5.5 ms).
-
-    Vectors for which LLVM has no register it keeps on the stack, too, at whatever address that
-    begins, unless a slot is of a whole line: a block of vectors has one. Without it rows in tiles
-    take a Zen 4 up to 1.6 times as long, in every second process.
 
     Parameters
     ----------
@@ -71,19 +66,32 @@ def on_stack(kernel: Kernel, arrays: Sequence[Var] = ()) -> Kernel:
     body = tir.map_accesses(kernel.body, moved) if arrays else kernel.body
     rest = [table.get(old, old) for old in kernel.allocs if old not in begins]
     body = tir.substitute(body, table)
-    if _has_vectors(body):
-        line = like_register("line", [1], _LINE_OF_CELLS, "global")
-        # A slot that nobody asked for, and nothing else touches, the compiler would leave out.
-        asked = tir.prefetch(tirx.BufferLoad(line, [tirx.IntImm("int32", 0)]), cache=1)
-        body, rest = tir.seq([tirx.Evaluate(asked), body]), [*rest, line]
     return Kernel(kernel.name, kernel.reads, kernel.writes, body, [*rest, *pooled.values()])
 
 
-def _has_vectors(body: Any) -> bool:
-    loops = tir.nodes(body, tirx.For)
-    return any(loop.kind == ForKind.VECTORIZED for loop in loops) or bool(
-        tir.nodes(body, tirx.Ramp)
-    )
+def on_lines(kernel: Kernel) -> Kernel:
+    """Align what LLVM keeps on the stack of a block to lines, so that vectors cross none.
+
+    Vectors for which there is no register go to the stack, at whatever address that begins, unless
+    a slot of it is a whole line: the block gets one. Without it linear recurrences in tiles of 16
+    rows take a Zen 4 up to 1.6 times as long, in every second process.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The block of a loop over cores. In other loops TVM might put another buffer in that slot,
+        which its passes for vectors then refuse.
+
+    Returns
+    -------
+    Kernel
+        The block, with the slot beside its buffers.
+    """
+    line = like_register("line", [1], _LINE_OF_CELLS, "global")
+    # A slot that nothing touches LLVM would leave out; one that ends early TVM would give away.
+    asked = tirx.Evaluate(tir.prefetch(tirx.BufferLoad(line, [tirx.IntImm("int32", 0)]), cache=1))
+    body = tir.seq([asked, kernel.body, asked])
+    return Kernel(kernel.name, kernel.reads, kernel.writes, body, [*kernel.allocs, line])
 
 
 def _pooled(cells: int, dtype: str) -> Var:

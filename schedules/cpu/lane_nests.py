@@ -29,7 +29,7 @@ from tvm_scan.schedules.common.lanes import clear, decode_lanes, guard_of, lane_
 from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
-from tvm_scan.schedules.common.stack import on_stack
+from tvm_scan.schedules.common.stack import on_lines, on_stack
 from tvm_scan.schedules.cpu.chains import interleaved_chains
 from tvm_scan.schedules.cpu.cost.parts import takes_rows_in_vectors
 from tvm_scan.schedules.cpu.cost.step import step_of
@@ -93,8 +93,10 @@ def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
     body = _apart(body, recurrence)
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, vectors.buffers)
     # A single lane needs no pool, whose start costs more than a thousand steps.
-    kind = ForKind.SERIAL if tir.as_int(rows) == 1 else ForKind.PARALLEL
-    nest = loop("row", rows, lambda r: on_stack(kernel).block([(row, rows, r)]), kind)
+    alone = tir.as_int(rows) == 1
+    kernel = on_stack(kernel) if alone else on_lines(on_stack(kernel))
+    kind = ForKind.SERIAL if alone else ForKind.PARALLEL
+    nest = loop("row", rows, lambda r: kernel.block([(row, rows, r)]), kind)
     return with_line_stores(nest, vectors.held.dtypes)
 
 
@@ -201,6 +203,8 @@ def _lane_nest(
         body = _apart(body, recurrence)
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
     kernel = on_stack(kernel, _arrays(replica, tiles, width) if plan.vectorize else ())
+    if plan.vectorize and tir.as_int(rows) != 1:
+        kernel = on_lines(kernel)
     nest = loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
     return with_line_stores(nest, tiles.stored if tiles else held.dtypes)
 

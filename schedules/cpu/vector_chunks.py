@@ -30,7 +30,7 @@ from tvm_scan.schedules.common.lanes import (
 )
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.common.result import Built
-from tvm_scan.schedules.common.stack import on_stack
+from tvm_scan.schedules.common.stack import on_lines, on_stack
 from tvm_scan.schedules.cpu.line_stores import with_line_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.time_vector import TimeVector
@@ -232,7 +232,7 @@ class VectorPhases:
         self, kernel: Kernel, n: Any, tile: Var, row: Var, chunk: Var, *, stored: list[str]
     ) -> Any:
         """A block over (tile, row, chunk), the last two in one parallel loop, with line stores."""
-        parallel = on_stack(kernel)
+        parallel = on_lines(on_stack(kernel))
 
         def realize(task: Any) -> Any:
             number, part = task // self.chunks, task % self.chunks

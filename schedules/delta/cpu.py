@@ -22,7 +22,7 @@ from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.schedules.common.ir import Kernel, cell_count, int_const, local, loop
 from tvm_scan.schedules.common.lanes import clear
 from tvm_scan.schedules.common.polynomials import Pool
-from tvm_scan.schedules.common.stack import on_stack
+from tvm_scan.schedules.common.stack import on_lines, on_stack
 from tvm_scan.schedules.cpu.vector_math import with_vector_math
 from tvm_scan.schedules.delta.chunk import Chunk
 from tvm_scan.schedules.delta.few_steps import FewSteps
@@ -96,6 +96,8 @@ class _Task(Chunk):
         kernel = Kernel("delta_chunks", rule.inputs, rule.outputs, body,
                         [*self.buffers, *self.registers, *self.pool.buffers])  # fmt: skip
         kernel = on_stack(kernel, [b for b in self.buffers if cell_count(b) > 32])
+        if self.plan.threads and tir.as_int(self.total) != 1:
+            kernel = on_lines(kernel)
         return over_tasks(kernel, self.task, self.total, self.plan)
 
     # ---- the chunks ---------------------------------------------------------------------------
