@@ -138,8 +138,9 @@ def _lane_nest(
         recurrence = held.recurrence
     replica = Replica(recurrence, lanes, unroll=False, width=width)
 
-    probe, pool = tirx.Var("u", dtype), Pool(min(width, VECTOR))
-    sums = StripSums(VECTOR)
+    together = min(width, VECTOR if tiles is None else tiles.together)
+    probe, pool = tirx.Var("u", dtype), Pool(together)
+    sums = StripSums(together)
 
     def across(make: Any) -> Any:
         """``make`` for each lane of the block."""
@@ -156,18 +157,18 @@ def _lane_nest(
 
         def vector(u: Any, lane: Any) -> Any:
             stmt = code(u)
-            if width > VECTOR and kind == ForKind.VECTORIZED:
+            if width > together and kind == ForKind.VECTORIZED:
                 stmt = sums(stmt, lane)
             if plan.library_math:
                 return stmt
             return with_vector_math(stmt, pool, lane, ldexp=plan.ldexp)
 
         def strip(w: Any) -> Any:
-            first = w * int_const(VECTOR, dtype)
-            return loop("u", min(width, VECTOR), lambda u: vector(first + u, u), kind, dtype)
+            first = w * int_const(together, dtype)
+            return loop("u", together, lambda u: vector(first + u, u), kind, dtype)
 
         # A wide block is a strip of memory rows: many vectors per step, carries in L1.
-        return loop("w", max(1, width // VECTOR), strip, dtype=dtype)
+        return loop("w", width // together, strip, dtype=dtype)
 
     stmts = [across(replica.begin)]
     if fill is not None:

@@ -129,6 +129,14 @@ class LaneTiles:
         return inner.value if same and held else cast
 
     @property
+    def together(self) -> int:
+        """Lanes of a vector operation: a row of a square.
+
+        A part of what was stored as a longer vector LLVM takes out of it cell by cell.
+        """
+        return min(square.side for square in self.squares.values())
+
+    @property
     def buffers(self) -> list[Var]:
         """Registers of the squares, and the tiles that all lanes share."""
         squares = [b for square in self.squares.values() for b in square.buffers]
