@@ -113,7 +113,9 @@ def _lane_nest(
     inner: Any = None,
     offset: Any = None,
 ) -> Any:
-    time = recurrence.time
+    time, of_step = recurrence.time, step_of(recurrence)
+    #: Chains of polynomials, and sums over states, hide one another in longer vectors.
+    is_short = not of_step.transcendental and not of_step.state
     rows = outer if inner is None else tir.simplify(outer * inner)
     dtype = tir.dtype_of(rows)
     row = tirx.Var("v_row", dtype)
@@ -138,7 +140,7 @@ def _lane_nest(
         recurrence = held.recurrence
     replica = Replica(recurrence, lanes, unroll=False, width=width)
 
-    together = min(width, VECTOR if tiles is None else tiles.together)
+    together = min(width, tiles.together if tiles and is_short else VECTOR)
     probe, pool = tirx.Var("u", dtype), Pool(together)
     sums = StripSums(together)
 
