@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,8 +18,9 @@ from tvm_scan.schedules.common.branches import unconditional_loads
 from tvm_scan.schedules.common.invariants import values_of
 from tvm_scan.schedules.common.ir import as_dtype, int_const, local
 from tvm_scan.schedules.common.sizes import known_extent
+from tvm_scan.schedules.common.stack import SLOT_BYTES
 from tvm_scan.schedules.cpu.line_stores import output_stores
-from tvm_scan.schedules.cpu.transpose import square_side
+from tvm_scan.schedules.cpu.transpose import LINE_BYTES, square_side
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,26 @@ class Stream:
 
 #: Steps of a tile of cells of four bytes, a line of memory: shorter rows gain nothing by tiles.
 TILE_STEPS = 16
+
+#: Buffers of a square's rows, and of a tile in registers. As one buffer either has 1024 bytes,
+#: which TVM takes from its pool; what is left there LLVM has to store, though nobody reads it: 48
+#: of the 64 stores of a square.
+HALVES = 2
+
+
+def tile_parts(width: int, sizes: Iterable[int]) -> int:
+    """Buffers that hold a tile: one in memory, or more that registers and the stack have room for.
+
+    Parameters
+    ----------
+    width : int
+        Lanes of the tile.
+    sizes : iterable of int
+        Bytes of its cells, as it holds them; a line of the narrowest is its steps.
+    """
+    known = [max(4, size) for size in sizes]
+    part = LINE_BYTES // min(known, default=4) // HALVES * width * max(known, default=4)
+    return HALVES if part < SLOT_BYTES else 1
 
 
 def takes_lane_tiles(recurrence: Recurrence) -> bool:

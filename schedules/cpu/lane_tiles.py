@@ -24,23 +24,19 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.invariants import register_of
 from tvm_scan.schedules.common.ir import as_dtype, each, int_const, local, loop, whole_parts
 from tvm_scan.schedules.common.replica import Replica
-from tvm_scan.schedules.common.stack import SLOT_BYTES
 from tvm_scan.schedules.cpu.lane_streams import (
+    HALVES,
     Shared,
     Stream,
     asked_for,
     loads_along_time,
     shared_loads,
     stores_along_time,
+    tile_parts,
 )
 from tvm_scan.schedules.cpu.line_stores import line_store
 from tvm_scan.schedules.cpu.step_parts import step_parts
 from tvm_scan.schedules.cpu.transpose import LINE_BYTES, Square
-
-#: Buffers of a square's rows, and of a tile of one vector of lanes: as one they would have 1024
-#: bytes, which TVM takes from its pool. What is left there LLVM has to store, and does, though
-#: nobody reads it: 48 of the 64 stores of a square.
-_HALVES = 2
 
 
 class LaneTiles:
@@ -70,15 +66,14 @@ class LaneTiles:
         self.squares = {dtype: Square(dtype) for dtype in dtypes}
         #: Steps of a tile: a line of the narrowest cells; longer tiles leave the nearest cache.
         self.steps = max(square.side for square in self.squares.values())
-        self.stages = {
-            d: [local(f"stage{h}_{d}", [q.side // _HALVES, self.steps], d) for h in range(_HALVES)]
+        self.row_buffers = {
+            d: [local(f"rows{h}_{d}", [q.side // HALVES, self.steps], d) for h in range(HALVES)]
             for d, q in self.squares.items()
         }
         #: The step in its tile, and in the part of it that a buffer holds.
         self.slot, self.cell = tirx.Var("slot", "int32"), tirx.Var("cell", "int32")
         #: Wider tiles are memory, which is one buffer.
-        part = self.steps // _HALVES * width * max(map(tir.byte_size, dtypes))
-        self.parted = _HALVES if part < SLOT_BYTES else 1
+        self.parted = tile_parts(width, map(tir.byte_size, dtypes))
         held = [self.steps // self.parted]
         self.streams = [
             Stream(
@@ -140,8 +135,8 @@ class LaneTiles:
     def buffers(self) -> list[Var]:
         """Registers of the squares, and the tiles that all lanes share."""
         squares = [b for square in self.squares.values() for b in square.buffers]
-        stages = [stage for stages in self.stages.values() for stage in stages]
-        return [*squares, *stages, *(shared.tile for shared in self.shared)]
+        buffers = [held for buffers in self.row_buffers.values() for held in buffers]
+        return [*squares, *buffers, *(shared.tile for shared in self.shared)]
 
     def slots(self, replica: Replica) -> list[Var]:
         """The tiles that registers hold, or slots of the stack."""
@@ -234,9 +229,9 @@ class LaneTiles:
         the columns of a square would push one another out.
         """
         dtype = _wide(stream.buffer)
-        square, stages = self.squares[dtype], self.stages[dtype]
+        square, buffers = self.squares[dtype], self.row_buffers[dtype]
         side, tiles = square.side, [replica.register(tile) for tile in stream.tiles]
-        staged_rows, tiled_steps = side // _HALVES, self.steps // self.parted
+        rows_of_buffer, tiled_steps = side // HALVES, self.steps // self.parted
         last = linear_in(stream.indices[-1], self.time.var)
         assert last is not None
         ahead = last[0] == 1
@@ -251,7 +246,7 @@ class LaneTiles:
             indices = [replica.instantiate(i, lane, begin) for i in stream.indices]
             return [*indices[:-1], tirx.Ramp(indices[-1] + cell, 1, side)]
 
-        def staged(row: Any, cell: int) -> list[Any]:
+        def row_at(row: Any, cell: int) -> list[Any]:
             return [row, tirx.Ramp(tirx.IntImm("int32", cell), 1, side)]
 
         def in_tile(k: Any, cell: int) -> tuple[Var, list[Any]]:
@@ -259,9 +254,9 @@ class LaneTiles:
             half, cell = divmod(slot, tiled_steps)
             return tiles[half], [tirx.IntImm("int32", cell), tirx.Ramp(k * side, 1, side)]
 
-        def in_stage(i: int, cell: int) -> tuple[Var, list[Any]]:
-            half, row = divmod(i, staged_rows)
-            return stages[half], staged(tirx.IntImm("int32", row), cell)
+        def in_rows(i: int, cell: int) -> tuple[Var, list[Any]]:
+            half, row = divmod(i, rows_of_buffer)
+            return buffers[half], row_at(tirx.IntImm("int32", row), cell)
 
         def block(k: Any) -> Any:
             """``side`` lanes."""
@@ -271,20 +266,20 @@ class LaneTiles:
                 if stream.is_output:
                     return square.transpose(
                         lambda i: tirx.BufferLoad(*in_tile(k, cell + i)),
-                        lambda i, v: _stored(v, *in_stage(i, cell)),
+                        lambda i, v: _stored(v, *in_rows(i, cell)),
                     )
                 return square.transpose(
-                    lambda i: tirx.BufferLoad(*in_stage(i, cell)),
+                    lambda i: tirx.BufferLoad(*in_rows(i, cell)),
                     lambda i, v: _stored(v, *in_tile(k, cell + i)),
                 )
 
             def row(half: int, i: Any) -> Any:
-                lane, stage = k * side + (i + half * staged_rows), stages[half]
+                lane, held = k * side + (i + half * rows_of_buffer), buffers[half]
                 if stream.is_output:
                     out = [
                         self._store(
                             stream.buffer,
-                            tirx.BufferLoad(stage, staged(i, c)),
+                            tirx.BufferLoad(held, row_at(i, c)),
                             memory(lane, c),
                         )
                         for c in lines
@@ -292,7 +287,7 @@ class LaneTiles:
                 else:
                     held = [tirx.BufferLoad(stream.buffer, memory(lane, c)) for c in lines]
                     out = [
-                        tirx.BufferStore(stage, _row(value, stage), staged(i, c))
+                        tirx.BufferStore(held, _row(value, held), row_at(i, c))
                         for value, c in zip(held, lines, strict=True)
                     ]
                 for line in (memory(lane, c) for c in asked):
@@ -302,9 +297,9 @@ class LaneTiles:
 
             transposed, rows = (
                 tir.seq(transpose(c) for c in lines),
-                int_const(staged_rows, lane_dtype),
+                int_const(rows_of_buffer, lane_dtype),
             )
-            moved = [loop("r", rows, partial(row, half)) for half in range(_HALVES)]
+            moved = [loop("r", rows, partial(row, half)) for half in range(HALVES)]
             return tir.seq([transposed, *moved] if stream.is_output else [*moved, transposed])
 
         return loop("k", int_const(self.width // side, lane_dtype), block)

@@ -21,7 +21,7 @@ def test_squares_of_whole_vectors_are_cheap(sizes):
     assert chosen("order 2", sizes).transpose
     plan = "cpu/lanes(lane_block=16, vectorize=True, transpose=True)"
     old, new = (work_of("order 2", sizes, plan, chip).cycles for chip in (ZEN4, ZEN5))
-    assert new < 0.6 * old
+    assert new < old
 
 
 def test_nothing_is_lost_around_short_rows():

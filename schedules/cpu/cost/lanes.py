@@ -33,7 +33,7 @@ from tvm_scan.schedules.cpu.cost.strips import (
     ways_of,
 )
 from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_scan
-from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS
+from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS, tile_parts
 from tvm_scan.schedules.cpu.plans import PAGE_BYTES, VECTOR, CpuPlan, block_sizes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
@@ -68,14 +68,14 @@ _WHOLE_LINES = 2
 #: Lines of a set that are held for each of its ways in the nearest cache, and the share of those
 #: beyond that come from memory again. Linear recurrences of rows of 16384 steps and of 16383 take a
 #: Zen 5 in tiles of 16 rows 1.3 times as long as those of 16400, in tiles of 32 1.7 times.
-#: From a private cache each takes 7 cycles, the time of so many lines: linear recurrences of 100
-#: rows of 1024 steps in tiles of 16 and 32 rows take 19 and 25 us, of 1000 steps 12 and 14.
-_HELD, _PUSHED, _WAITED = 1.7, 0.3, 6.0
+#: From a private cache each takes so many cycles: linear recurrences of 100 rows of 1024 steps in
+#: tiles of 16 and 32 rows take 19 and 25 us, of 1000 steps 12 and 14.
+_HELD, _PUSHED, _WAITED = 1.7, 0.3, 7.0
 #: Bytes of pages whose addresses are found together, pages whose addresses the core has at hand,
 #: and of how many more all lines would come again: four arrays of rows of 432 kB take 1.8 ms in
-#: tiles of 16 rows, where those of 32 take 3.4. In a private cache to look for an address takes the
-#: time of so many lines: maxima of 64 rows of 4112 steps in tiles of 16 and 32 take 17 and 36 us.
-_TOGETHER, _PAGES, _MISSED, _SOUGHT = 16384.0, 48.0, 500.0, 14.0
+#: tiles of 16 rows, where those of 32 take 3.4. In a private cache to look for an address takes so
+#: many cycles: maxima of 64 rows of 4112 steps in tiles of 16 and 32 take 17 and 36 us.
+_TOGETHER, _PAGES, _MISSED, _SOUGHT = 16384.0, 48.0, 500.0, 16.0
 #: Shares of what is around a row that come with a block, and with each of its lanes.
 _BLOCK, _LANE = 0.77, 0.23
 #: The share of a tile's squares, or of its chain, that the other does not hide, of steps without
@@ -84,8 +84,9 @@ _BLOCK, _LANE = 0.77, 0.23
 _IN_TURN = 0.35
 #: Cycles around a block of vectors, and for each lane of one of tiles, whose arrays are cleared.
 _VECTORS, _TILES = 5.0, 8.0
-#: Accesses of a row of a tile on its way: from memory and to it, in two steps.
-_ROW_ACCESSES = 4.0
+#: Accesses of a row of a tile on its way: from memory and to it, in two steps, or in one where the
+#: tile is in registers.
+_ROW_ACCESSES, _IN_REGISTERS = 4.0, 1.0
 
 
 def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
@@ -133,7 +134,8 @@ def _beyond(
     if plan.transpose:
         if memory["footprint"] <= chip.private * min(chip.cores, tasks):
             waited = _WAITED * _pushed_out(step, chip, width) + _SOUGHT * _unknown(step, width)
-            return {"moved": moved + waited * step.touched}
+            lines = waited * chip.cycle * chip.private_rate / 64
+            return {"moved": moved + lines * step.touched}
         # Nobody asks for the first tiles of a block of rows.
         unasked = min(1.0, plan.prefetch * TILE_STEPS / step.length) if plan.prefetch else 1.0
         lost = unasked * moved * _unfollowed(step, chip, width // _WHOLE_LINES)
@@ -275,13 +277,15 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
     cycles = _unhidden(step, chip, size) + vector_cycles(
         step.body, size, chip, plan.ldexp, plan.library_math
     )
-    stored = 0.0
+    stored, sizes = 0.0, [a.size for a in _apart(step)]
+    held = tiled and tile_parts(size, sizes) > 1
     for a in moving(step):
         vectors = vectors_of(size, a.size, chip)
         if tiled and a.along_time in (1, -1) and a.along_lane:
             side = 64 / max(4, a.size)
             # Per row of a square: its levels of shuffles, and the accesses on the way.
-            cycles += vectors * chip.tile * (log2(side) + _ROW_ACCESSES) * a.times
+            accesses = _IN_REGISTERS if held else _ROW_ACCESSES
+            cycles += vectors * chip.tile * (log2(side) + accesses) * a.times
         elif a.along_lane in (0, 1):
             cycles += access_cycles(a, size, chip)
         else:
