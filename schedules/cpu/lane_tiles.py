@@ -274,12 +274,12 @@ class LaneTiles:
                 )
 
             def row(half: int, i: Any) -> Any:
-                lane, held = k * side + (i + half * rows_of_buffer), buffers[half]
+                lane, rows = k * side + (i + half * rows_of_buffer), buffers[half]
                 if stream.is_output:
                     out = [
                         self._store(
                             stream.buffer,
-                            tirx.BufferLoad(held, row_at(i, c)),
+                            tirx.BufferLoad(rows, row_at(i, c)),
                             memory(lane, c),
                         )
                         for c in lines
@@ -287,7 +287,7 @@ class LaneTiles:
                 else:
                     held = [tirx.BufferLoad(stream.buffer, memory(lane, c)) for c in lines]
                     out = [
-                        tirx.BufferStore(held, _row(value, held), row_at(i, c))
+                        tirx.BufferStore(rows, _row(value, rows), row_at(i, c))
                         for value, c in zip(held, lines, strict=True)
                     ]
                 for line in (memory(lane, c) for c in asked):
@@ -295,11 +295,9 @@ class LaneTiles:
                     out.append(asked_for(stream.buffer, at, written=stream.is_output))
                 return tir.seq(out)
 
-            transposed, rows = (
-                tir.seq(transpose(c) for c in lines),
-                int_const(rows_of_buffer, lane_dtype),
-            )
-            moved = [loop("r", rows, partial(row, half)) for half in range(HALVES)]
+            transposed = tir.seq(transpose(c) for c in lines)
+            count = int_const(rows_of_buffer, lane_dtype)
+            moved = [loop("r", count, partial(row, half)) for half in range(HALVES)]
             return tir.seq([transposed, *moved] if stream.is_output else [*moved, transposed])
 
         return loop("k", int_const(self.width // side, lane_dtype), block)
