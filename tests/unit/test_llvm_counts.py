@@ -185,6 +185,39 @@ def test_a_thread_fences_its_line_stores_once(family, sizes, options, plan):
     assert not any(line.startswith("sfence") for loop in loops_in(module, False) for line in loop)
 
 
+def tile_loop(lanes, dtype="float32", rest=""):
+    """The longest inner loop of tiles of so many lanes, and all of the code."""
+    func = Case("cumsum", (3 * lanes, 144), {"dtype": dtype}).func
+    plan = f"cpu/lanes(lane_block={lanes}, vectorize=True, transpose=True{rest})"
+    module = tvm.compile(parallelize(func, TARGET, ScanPlan.parse(plan)), target=TARGET)
+    return max(loops_in(module), key=len), module.mod.inspect_source("asm")
+
+
+@pytest.mark.parametrize("rest", ["", ", prefetch=1"])
+@pytest.mark.parametrize(("dtype", "rows"), [("float32", 16), ("float64", 16), ("int64", 16)])
+def test_a_tile_of_a_vector_of_lanes_is_in_registers(dtype, rows, rest):
+    """What lies in TVM's pool LLVM has to store, whether anybody reads it or not."""
+    loop, code = tile_loop(16, dtype, rest)
+    assert sum(is_store(line) and "%rsp" not in line for line in loop) == rows
+    assert not re.search(r"call.*AllocWorkspace", code)
+
+
+@pytest.mark.parametrize("lanes", [16, 32])
+def test_vectors_on_the_stack_cross_no_lines(lanes):
+    """Those that registers cannot hold; before, that was so in every second process."""
+    loop, code = tile_loop(lanes)
+    spilled = [line for line in loop if "%rsp" in line and "zmm" in line]
+    assert "andq\t$-64, %rsp" in code
+    assert all(int(re.search(r"(-?\d*)\(%rsp", line)[1] or 0) % 64 == 0 for line in spilled)
+
+
+@pytest.mark.parametrize("lanes", [16, 32, 64])
+def test_no_cell_is_taken_out_of_a_row_of_a_tile(lanes):
+    """As LLVM does with a part of a longer vector that was stored."""
+    loop, _ = tile_loop(lanes)
+    assert not [line for line in loop if re.match(r"vpextr|vpinsr|vinsertps|vmovd", line)]
+
+
 @pytest.mark.parametrize("rows", [3, 40, 64])
 def test_a_choice_by_time_alone_leaves_vectors_of_lanes(rows):
     """Whatever number of blocks there are, by which a task finds its lanes."""
