@@ -76,7 +76,7 @@ _HELD, _PUSHED, _WAITED = 1.7, 0.3, 7.0
 #: and of how many more all lines would come again: four arrays of rows of 432 kB take 1.8 ms in
 #: tiles of 16 rows, where those of 32 take 3.4. In a private cache to look for an address takes so
 #: many cycles: maxima of 64 rows of 4112 steps in tiles of 16 and 32 take 17 and 36 us.
-_TOGETHER, _PAGES, _MISSED, _SOUGHT = 16384.0, 40.0, 50.0, 16.0
+_TOGETHER, _PAGES, _MISSED, _SOUGHT = 16384.0, 48.0, 50.0, 16.0
 #: Shares of what is around a row that come with a block, and with each of its lanes.
 _BLOCK, _LANE = 0.77, 0.23
 #: The share of a tile's squares, or of its chain, that the other does not hide, of steps without
