@@ -139,7 +139,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
         **_of_tiles(clock, known),
     )
     for name, runs in _planned().items():
-        known = replace(known, **{name: _agreed(clock, known, name, runs)})
+        known = _with(known, name, _agreed(clock, known, name, runs))
     return known
 
 
@@ -223,8 +223,7 @@ def _agreed(clock: _Clock, known: CpuChip, name: str, runs: list[_Run]) -> float
         took = _least(_loop(_on_one_core(func, plan), dtype), clock.seconds)
 
         def cost(value: float) -> float:
-            chip = replace(known, **{name: 1 / value if rate else value})
-            chip = with_features(chip, _target())
+            chip = with_features(_with(known, name, 1 / value if rate else value), _target())
             machine = replace(Machine.of(_target()), chip=chip, cores=1, counting=0.0)
             return plan.cost(_recurrence(func), machine).seconds
 
@@ -234,6 +233,11 @@ def _agreed(clock: _Clock, known: CpuChip, name: str, runs: list[_Run]) -> float
 
     value = max(_LEAST, fmean(of(*run) for run in runs))
     return 1 / value if rate else value
+
+
+def _with(chip: CpuChip, name: str, value: float) -> CpuChip:
+    changed: dict[str, Any] = {name: value}
+    return replace(chip, **changed)
 
 
 def _of_cores(clock: _Clock, known: CpuChip) -> dict[str, Any]:
