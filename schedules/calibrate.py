@@ -201,7 +201,7 @@ def _of_tiles(clock: _Clock, known: CpuChip) -> dict[str, Any]:
 
 
 def _planned() -> dict[str, list[_Run]]:
-    """What is run for constants whose share of a plan's time its cost says, in this order."""
+    """Runs for each constant whose share of a plan's time its cost says, in order."""
     gated, of_integers = (
         linear_recurrence(1, _STEPS, dtype, gate="time") for dtype in ("float32", "int32")
     )

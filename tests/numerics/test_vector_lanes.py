@@ -132,8 +132,10 @@ def test_vectors_of_time_that_ask_ahead_equal_the_loop(plan, back):
     want = run_loop(func, arrays)
     np.testing.assert_array_equal(run_scan(func, arrays, plan.with_(prefetch=2))[2], want[2])
     text = parallelize(func, CPU, plan.with_(prefetch=2)).script()
-    assert text.count("T.prefetch(") >= 2 * plan.time_vector // 16 > 0
-    assert "T.prefetch(" not in parallelize(func, CPU, plan).script()
+    # But for the slot of a line, which a block of vectors begins and ends with.
+    asked = re.compile(r"T.prefetch\(T.address_of\((?!line\[)")
+    assert len(asked.findall(text)) >= 2 * plan.time_vector // 16 > 0
+    assert not asked.search(parallelize(func, CPU, plan).script())
     with pytest.raises(PlanError, match="16 tiles or pages ahead"):
         parallelize(func, CPU, plan.with_(prefetch=17))
 
