@@ -114,7 +114,7 @@ def _lane_nest(
     offset: Any = None,
 ) -> Any:
     time, of_step = recurrence.time, step_of(recurrence)
-    #: Chains of polynomials, and sums over states, hide one another in longer vectors.
+    # Chains of polynomials, and sums over states, hide one another in longer vectors.
     is_short = not of_step.transcendental and not of_step.state
     rows = outer if inner is None else tir.simplify(outer * inner)
     dtype = tir.dtype_of(rows)
