@@ -19,9 +19,10 @@ def chosen(family, sizes, **options):
 def test_squares_of_whole_vectors_are_cheap(sizes):
     """Filters in vectors of 8 lanes took 1.3 to 1.5 times as long as in transposed tiles."""
     assert chosen("order 2", sizes).transpose
-    plan = "cpu/lanes(lane_block=16, vectorize=True, transpose=True)"
-    old, new = (work_of("order 2", sizes, plan, chip).cycles for chip in (ZEN4, ZEN5))
-    assert new < old
+    # Sums wait for no chain, so that little but squares is counted.
+    plan = "cpu/lanes(lane_block=32, vectorize=True, transpose=True)"
+    old, new = (work_of("cumsum", sizes, plan, chip).cycles for chip in (ZEN4, ZEN5))
+    assert new < 0.65 * old
 
 
 def test_nothing_is_lost_around_short_rows():
