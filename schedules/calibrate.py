@@ -172,7 +172,8 @@ class _Clock:
 def _of_rows(clock: _Clock) -> dict[str, Any]:
     """Measure cells of neighbouring rows in a vector, and of blocks of rows."""
     # Eight rows in a vector, of which every step puts two or three cells in and takes one out.
-    gated, weighed = (clock.cell(func, _ROWS) for func in (_gated(), _gated(weighed=True)))
+    gated = clock.cell(linear_recurrence(_LANES, _ROW), _ROWS)
+    weighed = clock.cell(_weighed(), _ROWS)
     apart = min(gated / 2, max(0.05, weighed - gated))
     # Of one cell in, the store is the longest.
     summed = cumsum(_LANES, _ROW)
@@ -192,12 +193,12 @@ def _of_tiles(clock: _Clock, known: CpuChip) -> dict[str, Any]:
     """Measure what tiles take beside what is counted in them."""
     tiles = cumsum(_TILED, _TILES)
     tiled = clock.cell(tiles, _IN_TILES) * _TILED * _TILES
-    chip = with_features(known, _target())
-    once, twice = (
-        lanes_work(_IN_TILES, step_of(_recurrence(tiles)), replace(chip, tile=of)).cycles
-        for of in (1.0, 2.0)
-    )
-    return {"tile": max(0.1, 1.0 + (tiled - once) / (twice - once))}
+    chip, step = with_features(known, _target()), step_of(_recurrence(tiles))
+
+    def cycles(tile: float) -> float:
+        return lanes_work(_IN_TILES, step, replace(chip, tile=tile)).cycles
+
+    return {"tile": max(_LEAST, _met(cycles, tiled))}
 
 
 def _planned() -> dict[str, list[_Run]]:
@@ -218,21 +219,26 @@ def _planned() -> dict[str, list[_Run]]:
 def _agreed(clock: _Clock, known: CpuChip, name: str, runs: list[_Run]) -> float:
     """The constant by which plans cost what they take, amid those of some runs."""
     rate = name in _RATES
+    machine = replace(Machine.of(_target()), cores=1, counting=0.0)
 
     def of(func: Any, plan: Lanes, dtype: str) -> float:
         took = _least(_loop(_on_one_core(func, plan), dtype), clock.seconds)
+        recurrence = _recurrence(func)
 
         def cost(value: float) -> float:
             chip = with_features(_with(known, name, 1 / value if rate else value), _target())
-            machine = replace(Machine.of(_target()), chip=chip, cores=1, counting=0.0)
-            return plan.cost(_recurrence(func), machine).seconds
+            return plan.cost(recurrence, replace(machine, chip=chip)).seconds
 
-        # Of two values, since a cost is a line of each.
-        once, twice = cost(1.0), cost(2.0)
-        return 1.0 + (took - once) / (twice - once)
+        return _met(cost, took)
 
     value = max(_LEAST, fmean(of(*run) for run in runs))
     return 1 / value if rate else value
+
+
+def _met(cost: Callable[[float], float], took: float) -> float:
+    """The constant whose cost is what was measured; a cost is a line of it."""
+    once, twice = cost(1.0), cost(2.0)
+    return 1.0 + (took - once) / (twice - once)
 
 
 def _with(chip: CpuChip, name: str, value: float) -> CpuChip:
@@ -277,13 +283,11 @@ def _recurrence(func: Any) -> Recurrence:
     return recurrence
 
 
-def _gated(*, weighed: bool = False) -> Any:
-    """A linear recurrence, of whose input a share comes if it is weighed."""
-    if not weighed:
-        return linear_recurrence(_LANES, _ROW)
+def _weighed() -> Any:
+    """A linear recurrence of whose input a share comes."""
 
     @T.prim_func(s_tir=True)
-    def gated(
+    def weighed(
         A: T.Buffer((_LANES, _ROW), "float32"),
         B: T.Buffer((_LANES, _ROW), "float32"),
         X: T.Buffer((_LANES, _ROW), "float32"),
@@ -292,7 +296,7 @@ def _gated(*, weighed: bool = False) -> Any:
         for i, t in T.grid(_LANES, _ROW):
             Y[i, t] = A[i, t] * T.if_then_else(t > 0, Y[i, t - 1], T.float32(0)) + B[i, t] * X[i, t]
 
-    return gated
+    return weighed
 
 
 def _clipped() -> Any:

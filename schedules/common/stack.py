@@ -69,7 +69,7 @@ def on_stack(kernel: Kernel, arrays: Sequence[Var] = ()) -> Kernel:
     return Kernel(kernel.name, kernel.reads, kernel.writes, body, [*rest, *pooled.values()])
 
 
-def on_lines(kernel: Kernel) -> Kernel:
+def on_lines(kernel: Kernel, tasks: Any) -> Kernel:
     """Align what LLVM keeps on the stack of a block to lines, so that vectors cross none.
 
     Vectors for which there is no register go to the stack, at whatever address that begins, unless
@@ -79,14 +79,18 @@ def on_lines(kernel: Kernel) -> Kernel:
     Parameters
     ----------
     kernel : Kernel
-        The block of a loop over cores. In other loops TVM might put another buffer in that slot,
-        which its passes for vectors then refuse.
+        The block of a loop over cores.
+    tasks : Expr or int
+        Extent of that loop. One of a single task is none: there TVM might put another buffer in the
+        slot, which its passes for vectors then refuse.
 
     Returns
     -------
     Kernel
-        The block, with the slot beside its buffers.
+        The block, with the slot beside its buffers; as it is where there is one task.
     """
+    if tir.as_int(tasks) == 1:
+        return kernel
     line = like_register("line", [1], _LINE_OF_CELLS, "global")
     # A slot that nothing touches LLVM would leave out; one that ends early TVM would give away.
     asked = tirx.Evaluate(tir.prefetch(tirx.BufferLoad(line, [tirx.IntImm("int32", 0)]), cache=1))

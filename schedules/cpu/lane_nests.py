@@ -93,9 +93,8 @@ def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
     body = _apart(body, recurrence)
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, vectors.buffers)
     # A single lane needs no pool, whose start costs more than a thousand steps.
-    alone = tir.as_int(rows) == 1
-    kernel = on_stack(kernel) if alone else on_lines(on_stack(kernel))
-    kind = ForKind.SERIAL if alone else ForKind.PARALLEL
+    kind = ForKind.SERIAL if tir.as_int(rows) == 1 else ForKind.PARALLEL
+    kernel = on_lines(on_stack(kernel), rows)
     nest = loop("row", rows, lambda r: kernel.block([(row, rows, r)]), kind)
     return with_line_stores(nest, vectors.held.dtypes)
 
@@ -206,8 +205,8 @@ def _lane_nest(
         body = _apart(body, recurrence)
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, registers)
     kernel = on_stack(kernel, _arrays(replica, tiles, width) if plan.vectorize else ())
-    if plan.vectorize and tir.as_int(rows) != 1:
-        kernel = on_lines(kernel)
+    if plan.vectorize:
+        kernel = on_lines(kernel, rows)
     nest = loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
     return with_line_stores(nest, tiles.stored if tiles else held.dtypes)
 

@@ -50,7 +50,7 @@ def tile_parts(width: int, sizes: Iterable[int]) -> int:
     width : int
         Lanes of the tile.
     sizes : iterable of int
-        Bytes of its cells, as it holds them; a line of the narrowest is its steps.
+        Bytes of its cells, of which it holds four at least; a line of the narrowest is its steps.
     """
     known = [max(4, size) for size in sizes]
     part = LINE_BYTES // min(known, default=4) // HALVES * width * max(known, default=4)

@@ -176,8 +176,8 @@ class LaneTiles:
             inputs += [self._copy(shared, replica, first) for shared in self.shared]
             outputs = [self._move(s, replica, first) for s in self.streams if s.is_output]
             halves = range(self.parted)
-            done = [steps_of(part, half) for part in self.parts.bodies for half in halves]
-            return tir.seq([*inputs, *done, *outputs])
+            scanned = [steps_of(part, half) for part in self.parts.bodies for half in halves]
+            return tir.seq([*inputs, *scanned, *outputs])
 
         single = loop("i", rest, lambda i: across(lambda u: replica.step(done + i, u)))
         return tir.seq([loop("n", full, tile), single])

@@ -232,12 +232,12 @@ class VectorPhases:
         self, kernel: Kernel, n: Any, tile: Var, row: Var, chunk: Var, *, stored: list[str]
     ) -> Any:
         """A block over (tile, row, chunk), the last two in one parallel loop, with line stores."""
-        parallel = on_lines(on_stack(kernel))
+        total = tir.simplify(self.rows * self.chunks)
+        parallel = on_lines(on_stack(kernel), total)
 
         def realize(task: Any) -> Any:
             number, part = task // self.chunks, task % self.chunks
             axes = [(row, self.rows, number), (chunk, self.chunks, part)]
             return parallel.block([(tile, self.tiles, n), *axes])
 
-        total = tir.simplify(self.rows * self.chunks)
         return with_line_stores(loop("task", total, realize, ForKind.PARALLEL), stored)

@@ -96,8 +96,8 @@ class _Task(Chunk):
         kernel = Kernel("delta_chunks", rule.inputs, rule.outputs, body,
                         [*self.buffers, *self.registers, *self.pool.buffers])  # fmt: skip
         kernel = on_stack(kernel, [b for b in self.buffers if cell_count(b) > 32])
-        if self.plan.threads and tir.as_int(self.total) != 1:
-            kernel = on_lines(kernel)
+        if self.plan.threads:
+            kernel = on_lines(kernel, self.total)
         return over_tasks(kernel, self.task, self.total, self.plan)
 
     # ---- the chunks ---------------------------------------------------------------------------

@@ -232,7 +232,7 @@ def _jumping(step: Step, chip: CpuChip, width: int) -> float:
 def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a task: ``size`` lanes over all steps."""
     vectors = size > 1 and plan.vectorize and step.in_vectors
-    overhead = around_block(chip, size)
+    overhead = _around_block(chip, size)
     if vectors:
         # Of vectors little is left beside the block before.
         overhead = _VECTORS + (_TILES * size if plan.transpose else 0.0)
@@ -268,7 +268,7 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     return overhead + step.length * (each + jumps)
 
 
-def around_block(chip: CpuChip, size: int) -> float:
+def _around_block(chip: CpuChip, size: int) -> float:
     """Cycles around a block of so many lanes, one by one or in turns."""
     return chip.row * (_BLOCK + _LANE * size)
 
@@ -278,14 +278,14 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
     cycles = _unhidden(step, chip, size) + vector_cycles(
         step.body, size, chip, plan.ldexp, plan.library_math
     )
-    stored, sizes = 0.0, [a.size for a in _apart(step)]
-    held = tiled and tile_parts(size, sizes) > 1
+    stored = 0.0
+    held = tiled and tile_parts(size, (a.size for a in _apart(step))) > 1
+    accesses = _IN_REGISTERS if held else _ROW_ACCESSES
     for a in moving(step):
         vectors = vectors_of(size, a.size, chip)
         if tiled and a.along_time in (1, -1) and a.along_lane:
             side = 64 / max(4, a.size)
             # Per row of a square: its levels of shuffles, and the accesses on the way.
-            accesses = _IN_REGISTERS if held else _ROW_ACCESSES
             cycles += vectors * chip.tile * (log2(side) + accesses) * a.times
         elif a.along_lane in (0, 1):
             cycles += access_cycles(a, size, chip)
