@@ -34,7 +34,7 @@ PAGE_BYTES = 4096
 #: Pages ahead of which vectors of time ask, and steps of a row from which on they do: sums of 64
 #: rows of 2^18 numbers take a Zen 5 1.23 times as long as copying them if they do not ask, 1.09 if
 #: four pages ahead, and 1.06 if two; one row of 2^24 1.31 to 1.38, 1.16 to 1.27 and 1.15 to 1.29.
-_AHEAD, _LONG = 2, 1 << 14
+AHEAD, _LONG = 2, 1 << 14
 #: Whether cells hold runs -> steps of a vector.
 _SHAPES = ((False, (4, 8, 16, 32)), (True, (16, 32, 64)))
 
@@ -246,7 +246,7 @@ def pages_ahead(machine: Machine, recurrence: Recurrence) -> int:
     2.18 ms, and 2.31 if they ask.
     """
     read = [a for a in step_of(recurrence).accesses if not a.store and a.along_time in (1, -1)]
-    return _AHEAD if len(read) == 1 and _may_ask(machine, recurrence) else 0
+    return AHEAD if len(read) == 1 and _may_ask(machine, recurrence) else 0
 
 
 def _may_ask(machine: Machine, recurrence: Recurrence) -> bool:
@@ -272,7 +272,7 @@ def vector_branches(
     if not takes_time_vectors(recurrence):
         return []
     past = past_caches(machine, recurrence, recurrence.time.var)
-    ahead = (("prefetch", (0, _AHEAD)),) if _may_ask(machine, recurrence) else ()
+    ahead = (("prefetch", (0, AHEAD)),) if _may_ask(machine, recurrence) else ()
     branches = []
     for runs, widths in _SHAPES:
         plan = base.with_(

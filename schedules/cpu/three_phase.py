@@ -12,9 +12,10 @@ from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import chunks_too_short, known_extent
 from tvm_scan.schedules.cpu.chunks import ChunkPhases
-from tvm_scan.schedules.cpu.cost.chunks import three_phase_work
+from tvm_scan.schedules.cpu.cost.chunks import held_steps, three_phase_work
 from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.plans import (
+    AHEAD,
     CpuPlan,
     chunk_counts,
     has_ldexp,
@@ -29,7 +30,7 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Chunks, Picture
 
 #: Steps of a tile that goes through the three phases in the cache.
-_TILES = (1 << 15, 1 << 17, 1 << 19)
+_TILES = (1 << 16, 1 << 17, 1 << 18, 1 << 19)
 #: Steps of a lane below which no chunks of vectors are compared.
 _LEAST_SHARED = 1 << 13
 #: The same of a chunk of steps one by one, and of steps that call the C library.
@@ -138,6 +139,9 @@ class ThreePhase(CpuPlan):
             vectors = vector_plans(base, recurrence)
             for plan, chunks, line in product(vectors, (cores, 4 * cores), past):
                 yield plan.with_(chunks=chunks, nontemporal=line)
+            tile = _tile_of(step, machine)
+            for plan, line in product(vectors if tile else [], past):
+                yield plan.with_(chunks=cores, nontemporal=line, cache_steps=tile, prefetch=AHEAD)
         least = _LEAST_OF_CALLS if step.transcendental else _LEAST_OF_STEPS
         if step.rows < 4 * cores and step.length >= least * 4 * cores:
             for streams in (1, 4):
@@ -151,3 +155,12 @@ class ThreePhase(CpuPlan):
             return Picture((cores,), (Chunks(self.chunks),))
         cores = ("cores", f"{cut}; {self.time_vector} steps of a chunk at a time")
         return Picture((cores,), (Chunks(self.chunks), self.drawn_vector()))
+
+
+def _tile_of(step: Step, machine: Machine) -> int:
+    """Steps of the tiles of a lane beyond the caches; 0 for none."""
+    if not machine.chip.is_beyond(step.touched):
+        return 0
+    most = held_steps(machine.cores, step, machine.chip, ahead=True)
+    fitting = [n for n in _TILES if n <= most and 2 * n <= step.length]
+    return max(fitting, default=0)

@@ -80,6 +80,8 @@ class TimeVector:
         self.reversed_rows = ReversedRows(self.width)
         self.halves: list[Var] = []
         self._readable = readable(recurrence)
+        #: Steps ahead of which blocks ask for lines; None for the plan's pages.
+        self.ahead: Any = None
 
     @property
     def buffers(self) -> list[Var]:
@@ -149,13 +151,14 @@ class TimeVector:
         return tir.seq([*self.asked(first, self.width), *befores, body, stored])
 
     def asked(self, first: Any, steps: int) -> list[Any]:
-        """Ask for the lines of so many steps, some pages after these."""
+        """Ask for the lines of so many steps, some pages after these or ``ahead`` steps."""
         ahead = []
         for load in loads_along_time(self.recurrence) if self.plan.prefetch else ():
             size = tir.byte_size(tir.dtype_of(load.source))
-            far = self.plan.prefetch * PAGE_BYTES // size
+            far = 0 if self.ahead is not None else self.plan.prefetch * PAGE_BYTES // size
+            start = first if self.ahead is None else first + self.ahead
             for k in range(0, steps, LINE_BYTES // size):
-                time = first + int_const(far + k, first)
+                time = start + int_const(far + k, first)
                 at = [self.single.instantiate(i, None, time) for i in load.indices]
                 ahead.append(asked_for(load.source, at))
         return ahead

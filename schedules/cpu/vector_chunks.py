@@ -5,7 +5,7 @@ reduce the pieces after it, and the last piece need not be reduced at all. A red
 half the time of a scan, so that the first piece is half as long as the others; with ``C`` tasks
 ``(2 C - 2) / (2 C + 1)`` of the steps are read twice. Where a lane is longer than the caches, the
 phases follow one another over a tile of it before the next tile, so that the replay finds in the
-cache what the reduction has read.
+cache what the reduction has read; with ``prefetch`` it asks for the lines of the next tile.
 """
 
 from __future__ import annotations
@@ -198,6 +198,8 @@ class VectorPhases:
         tile, row, chunk, lanes = self._axes()
         vectors = TimeVector(self.recurrence, lanes, self.plan)
         by_step = vectors.single
+        # What a core writes past the caches goes on while it reads what it will reduce next.
+        vectors.ahead = self.step if self.plan.cache_steps else None
         # A piece belongs to the core that reduced it, in whose caches it is; the last one is left.
         final = tirx.EQ(chunk, tir.zero_like(chunk))
         piece = tirx.Select(final, self.chunks, chunk)

@@ -140,6 +140,19 @@ def test_vectors_of_time_that_ask_ahead_equal_the_loop(plan, back):
         parallelize(func, CPU, plan.with_(prefetch=17))
 
 
+def test_tiles_in_the_cache_ask_for_the_next_tile():
+    """A core asks for what it will reduce next while it replays; everything in the second cache."""
+    func = program("affine", "float32", lanes=2, steps=5000)
+    plan = ScanPlan.of("cpu", "three_phase", chunks=3, time_vector=16, cache_steps=1024, prefetch=2)
+    reduced, replayed = parallelize(func, CPU, plan).script().split("scan_replay")
+    asked = re.compile(r"prefetch\(T.address_of\([AX]\[.* \+ (\d+), 4999\), 0\)\]\), 0, (\d), 1")
+    # Seven pieces of 160 steps are a tile.
+    assert {int(ahead) for ahead, _ in asked.findall(replayed)} == {1120}
+    pages = {2048 + line for line in (0, 16, 32, 48)}
+    assert {int(ahead) for ahead, _ in asked.findall(reduced)} == pages
+    assert {cache for _, cache in asked.findall(reduced + replayed)} == {"2"}
+
+
 @pytest.mark.parametrize("past", PAST)
 @pytest.mark.parametrize("steps", [160, 161])
 def test_results_are_asked_for_where_they_are_not_stored_past(steps, past):

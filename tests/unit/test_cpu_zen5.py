@@ -98,8 +98,9 @@ def test_long_rows_beyond_the_caches_are_asked_for():
     for sizes in ((1, 1 << 22), (4096, 4096)):
         plan = chosen("cumsum", sizes, dtype="float32")
         assert not (plan.time_vector and plan.prefetch)
-    # Of two arrays they would ask in vain.
-    assert not chosen("linear_recurrence", (1, 1 << 24), layout="dl").prefetch
+    # Of two arrays they would ask in vain, but for the next tile.
+    assert not chosen("linear_recurrence", (64, 1 << 18)).prefetch
+    assert chosen("linear_recurrence", (1, 1 << 24)).cache_steps == 1 << 17
 
 
 def test_first_steps_of_maxima_are_guessed():

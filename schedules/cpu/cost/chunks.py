@@ -48,6 +48,15 @@ def three_phase_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     return replace(work, alone=step.rows * chunks * apply / max(1.0, min(step.rows, chip.cores)))
 
 
+def held_steps(chunks: int, step: Step, chip: CpuChip, *, ahead: bool) -> float:
+    """Steps of a tile of vectors that a core replays from its private cache.
+
+    A core replays what it has reduced, and asks for as much of the next tile while it does so.
+    """
+    share = 2 * chunks / (2 * chunks + 1) / min(chip.cores, chunks)
+    return chip.private * step.length / (step.loads * share * (2 if ahead else 1))
+
+
 def _vector_chunks(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     chunks = plan.chunks
     tiles = max(1, step.length // plan.cache_steps) if plan.cache_steps else 1
@@ -61,9 +70,7 @@ def _vector_chunks(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     apply = sum((scalar_cycles(p.apply, chip) + 10) * p.cells for p in step.parts)
     again = (2 * chunks - 2) / (2 * chunks + 1)
     memory = memory_of(step, chip, past_share(plan, step), 1.0)
-    # A core replays what it has reduced.
-    share = 2 * chunks / (2 * chunks + 1) / min(chip.cores, chunks)
-    held = plan.cache_steps > 0 and step.loads / tiles * share <= chip.private
+    held = 0 < plan.cache_steps <= held_steps(chunks, step, chip, ahead=plan.prefetch > 0)
     memory["moved"] += again * step.loads * (0.3 if held else 1.0)
     memory = asked_ahead(plan, step, chip, memory)
     alone = step.rows * tiles * chunks * apply
