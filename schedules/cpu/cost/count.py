@@ -241,7 +241,8 @@ def _operands(e: Any) -> list[Any]:
         return list(e.args)
     if isinstance(e, tirx.Select):
         values = [e.true_value, e.false_value]
-        return values if _is_float_extremum(e) else [e.condition, *values]
+        # An instruction, or a branch that is seldom taken.
+        return values if _is_extremum(e) else [e.condition, *values]
     sides = ("value",) if isinstance(e, tirx.Cast) else ("a", "b")
     return [getattr(e, side) for side in sides if hasattr(e, side)]
 

@@ -27,9 +27,15 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
 #: Steps of rows of which LLVM gathers every cell with AVX-512.
 _GATHERING = 29
-#: Cycles until a column of less than a vector has what the step before wrote, where LLVM leaves it
-#: in memory; it does not always (of 3 products a Zen 4 takes 0.4, of 5 maxima 1.5, of 7 sums 5).
-_COLUMN = 3.0
+#: Cycles beside its latency of a step of few lanes, whose carries stay in registers, and more of
+#: those that are many parts. LLVM writes out rows of fewer lanes than ``_WRITTEN_OUT``, and keeps
+#: as many parts as a vector has 16 bytes: of sums of 2 to 5 and 8 numbers of 8 bytes (4 + 4, not of
+#: 4 + 2 + 1) with AVX2, of 2 and 4 of 4 bytes with SSE. (Zen 4: 4 to 5 cycles of sums, of 7, 11 and
+#: 15 lanes 6 to 7; 15 lanes of 8 bytes 12; integers 2 less; others with AVX-512 15.5.)
+_COLUMN, _PARTS, _WRITTEN_OUT = 1.0, 2.0, 16
+#: How much longer a step waits for memory where vectors of 64 bytes cross lines: 24 to 27 cycles of
+#: sums of 17 and 30 lanes, 15.5 of 24 and 32 lanes (Zen 4).
+_CROSSING, _WHOLE = 1.8, 32
 
 
 def loop_work(step: Step, chip: CpuChip) -> CpuWork:
@@ -73,10 +79,16 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     width, rows = step.lanes, step.rows / step.lanes
     cycles = vector_cycles(step.body, width, chip, True, False)
     cycles += sum(access_cycles(a, width, chip) for a in moving(step))
-    # Less than a vector is written out, and its carries stay in registers.
-    full = width * max((a.size for a in step.accesses), default=0) >= chip.vector_bytes
-    chain = latency_of(step.chain, chip) + (chip.forward if full else _COLUMN)
-    each = max(cycles + (3.0 if full else 1.0), chain)
+    size = max((a.size for a in step.accesses), default=4)
+    whole, rest = divmod(width * size, chip.vector_bytes)
+    parts = whole + (rest // size).bit_count()
+    in_registers = width < _WRITTEN_OUT and parts <= chip.vector_bytes / 16
+    if in_registers:
+        waits = _COLUMN + (_PARTS if parts > 2 else 0.0)
+    else:
+        crossing = chip.vector_bytes == 64 and width * size % _WHOLE > 0
+        waits = chip.forward * (_CROSSING if crossing else 1.0)
+    each = max(cycles + (1.0 if in_registers else 3.0), latency_of(step.chain, chip) + waits)
     if width < chip.vector_bytes / 4:
         each = max(each, width * instructions_of(step) / chip.issue)
     return CpuWork(rows * step.length * each, 1.0, 0.0, **memory_of(step, chip, 0.0))

@@ -39,9 +39,10 @@ _FEW = 3
 #: most processors with AVX-512. On a Zen 3 (AVX2) 23 steps of 236 neighbours take 1.1 us, on an
 #: Emerald Rapids 1.3.
 _ACCESS, _WIDEST = 4.5, 32
-#: How much longer the loop's rows take where reads choose what is read: restarts of 371504 x 6 take
-#: a Zen 4 0.77 ms.
-_MASKED = 2.0
+#: Shuffles of such a vector for each step of a row, where rows are no neighbours, which deal its
+#: cells out to vectors of one step. (Clamped sums, filters, restarts of rows of 2 to 8 steps take a
+#: Zen 4 0.3 to 1.0 cycles a step, each step of the row 0.09 more.)
+_DEALT = 0.41
 #: Bytes of half a vector of AVX-512.
 _HALF = 32
 #: Shorter vectors than those of 64 bytes that are read or written in the time of one.
@@ -228,8 +229,9 @@ def short_row(step: Step, chip: CpuChip, loop: bool = False) -> float | None:
     many = float(chip.vector_bytes)
     cycles = vector_cycles(step.body, many, chip, True, False) / many
     vectors = sum(a.size for a in moving(step)) / min(chip.vector_bytes, _WIDEST)
-    masked = _MASKED if loop and step.guarded else 1.0
-    return masked * step.length * (cycles + vectors * _ACCESS / chip.issue)
+    if all(a.along_lane in (0, 1) for a in step.accesses):
+        return step.length * (cycles + vectors * _ACCESS / chip.issue)
+    return step.length * (cycles + vectors * step.length * _DEALT / chip.shuffle_issue)
 
 
 def least_of(chip: CpuChip) -> float:
