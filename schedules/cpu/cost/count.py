@@ -179,14 +179,16 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         floats = is_float(tir.dtype_of(node))
         if isinstance(node, tirx.Mul) and not floats:
             counts[5] += size_of(node)
-        if isinstance(node, tirx.Max | tirx.Min) and not floats:
+        extremum = isinstance(node, tirx.Max | tirx.Min)
+        if extremum and not floats:
             counts[6] += 1.0
         dear = isinstance(node, tirx.Cast) and _has_half(node)
-        add(3.0 if dear else 1.0, size_of(node), simple=not floats)
+        add(3.0 if dear else 1.0, size_of(node), simple=not floats and not extremum)
 
     def on_select(node: Any) -> Any:
-        add(1.0, size_of(node.true_value), simple=not _is_float_extremum(node))
-        if not _is_extremum(node):
+        extremum = _is_extremum(node)
+        add(1.0, size_of(node.true_value), simple=not extremum)
+        if not extremum:
             return None
         if not is_float(tir.dtype_of(node)):
             counts[6] += 1.0

@@ -15,7 +15,7 @@ _POLYNOMIAL, _UNSCALED = 16.0, 6.0
 TERMS = 9.0
 #: Instructions of a scalar maximum of integers beside one: 2 to 4 cycles a cell were measured where
 #: guesses are wrong (numbers with many ties), 1.1 where they are right, of which this is the less.
-_COMPARISON = 2.0
+_COMPARISON = 1.0
 #: Cycles of wrong guesses of such a step, of the first steps of a row, whose value is seldom the
 #: largest one: of rows of 14 numbers a Zen 5 takes 6.5 cycles a step, in vectors of time of 4 steps
 #: 0.7 and of 8, beside which 6 steps are left, 2.9.

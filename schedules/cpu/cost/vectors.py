@@ -104,7 +104,10 @@ def _issue_cycles(counts: BlockCounts, step: Step, chip: CpuChip) -> float:
     """Cycles of operations and shuffles, which have ports of their own and some in common."""
     spilled = _SPILLED if any(len(part.sizes) > 2 for part in step.parts) else 1.0
     apart = max(counts.operations / chip.vector_issue, counts.shuffles / chip.shuffle_issue)
-    simple = counts.total if step.integers else counts.simple
+    simple = counts.simple
+    if step.integers:
+        # Of which maxima have no more ports than floats.
+        simple = counts.shuffles + (counts.simple if step.body.extremes else counts.operations)
     mixed = (counts.total - simple) / chip.mixed_issue + simple / chip.mixed_integers
     return max(spilled * apart, mixed)
 

@@ -1,0 +1,88 @@
+"""How the cost of CPU plans agrees with what was measured on a Zen 4."""
+
+import pytest
+
+from tests.support.cpu_work import machine_of, work_of
+
+ZEN4 = machine_of("znver4")[1].chip
+LOOP = "cpu/sequential()"
+
+
+def cycles(family, sizes, plan=LOOP, **options):
+    """Cycles of a cell on one core, but for memory."""
+    rows, length = sizes
+    work = work_of(family, sizes, plan, ZEN4, **options)
+    return (work.cycles + work.alone) / rows / length
+
+
+@pytest.mark.parametrize(
+    ("family", "measured"),
+    [
+        ("clamped", {2: 0.30, 4: 0.56, 6: 0.72, 8: 0.95}),
+        ("order 2", {3: 0.37, 5: 0.60, 7: 0.89}),
+        ("restarts", {2: 0.42, 4: 0.62, 7: 1.16}),
+        ("narrow", {2: 0.41, 5: 0.60, 8: 0.78}),
+    ],
+)
+def test_each_step_of_a_short_row_is_dealt_out_to_vectors(family, measured):
+    """The loop, whose rows LLVM takes as cells; rows that are neighbours are not dealt out."""
+    for length, each in measured.items():
+        assert cycles(family, (4000 // length, length)) == pytest.approx(each, rel=0.4, abs=0.1)
+    rows = (256, 16)
+    beside = cycles("linear_recurrence", rows, layout="bld", dtype="float64", batch=1)
+    assert beside < 2.0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "measured"),
+    [
+        ("float32", {5: 4.2, 8: 4.3, 9: 4.5, 11: 6.6, 16: 15.4, 17: 25.4, 24: 15.6, 32: 15.7}),
+        ("float64", {4: 4.4, 8: 4.9, 9: 6.8, 12: 6.5, 16: 15.7, 17: 25.9, 20: 15.4, 30: 24.9}),
+        ("int64", {4: 2.4, 8: 4.4, 9: 6.5, 12: 6.5}),
+    ],
+)
+def test_carries_of_few_columns_stay_in_registers(dtype, measured):
+    """The loop down columns: cycles a step, of which 12 are memory's and more where lines end."""
+    for lanes, each in measured.items():
+        step = cycles("cumsum", (lanes, 400), dtype=dtype, axis=0) * lanes
+        assert step == pytest.approx(each, rel=0.4)
+
+
+@pytest.mark.parametrize("lanes", [128, 256, 512])
+def test_carries_of_wide_blocks_come_from_the_pool(lanes):
+    """512 columns of two steps in blocks of 64, 128, 256, 512: 120, 700, 590, 500 cycles more."""
+    plan = "cpu/lanes(lane_block={}, vectorize=True)"
+    narrow, wide = (
+        work_of("cumsum", (512, 2), plan.format(width), ZEN4, dtype="float32", axis=0)
+        for width in (64, lanes)
+    )
+    more = wide.cycles + wide.alone - narrow.cycles - narrow.alone
+    assert more == pytest.approx({128: 590, 256: 470, 512: 380}[lanes], rel=0.4)
+
+
+def test_squares_of_halves_have_rows_of_16_cells():
+    """128 rows of 128 halves take 0.85, 0.87 and 0.89 cycles a cell in tiles of 16, 32, 64."""
+    plan = "cpu/lanes(lane_block={}, vectorize=True, transpose=True)"
+    found = [cycles("narrow", (128, 128), plan.format(width)) for width in (16, 32, 64)]
+    assert max(found) < 1.25 * min(found)
+    assert found[1] == pytest.approx(0.87, rel=0.2)
+
+
+def test_maxima_of_integers_have_the_ports_of_floats():
+    """6 rows of 2000 take 1.4 cycles a cell in vectors of 16 of 8 bytes; sums of them do not."""
+    plan = "cpu/lanes(time_vector=16)"
+    most, sums = (cycles(f, (6, 2000), plan, dtype="int64") for f in ("cummax", "cumsum"))
+    assert most == pytest.approx(1.42, rel=0.2)
+    assert sums < 0.8 * most
+
+
+def test_rows_of_two_arrays_may_meet_in_a_set():
+    """Sums of 16 rows of 512 KB took 1.2 or 20 cycles a cell, as the arrays began in a page."""
+    plan = "cpu/lanes(lane_block={}, vectorize=True)"
+    for width, meet in ((4, False), (8, True)):
+        near, far = (
+            work_of("cumsum", (16, length), plan.format(width), ZEN4, dtype="float64")
+            for length in (1 << 16, (1 << 16) + 8)
+        )
+        bytes_of = [work.moved + work.scattered for work in (near, far)]
+        assert (bytes_of[0] > 1.5 * bytes_of[1]) == meet
