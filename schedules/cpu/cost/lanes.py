@@ -89,8 +89,8 @@ _BLOCK, _LANE = 0.77, 0.23
 _IN_TURN = 0.35
 #: Cycles around a block of vectors, and for each lane of one of tiles, whose arrays are cleared.
 _VECTORS, _TILES = 5.0, 8.0
-#: Bytes of a block's carries that TVM puts on the stack, cycles of its pool of memory, and of a byte
-#: there that is cleared: blocks of 128, 256, 512 lanes of 4 bytes take a Zen 4 150, 230, 390 more.
+#: Bytes of carries that TVM puts on the stack, cycles of its pool of memory, and of a byte there
+#: that is cleared: blocks of 128, 256, 512 lanes of 4 bytes take a Zen 4 150, 230, 390 more.
 _ON_STACK, _POOL, _CLEARED = 256, 75.0, 0.15
 #: Accesses of a row of a tile on its way: from memory and to it, in two steps, or in one where the
 #: tile is in registers.
