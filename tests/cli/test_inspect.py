@@ -159,6 +159,18 @@ def test_doctor(records, command, monkeypatch, tmp_path):
     assert "tvm-scan tune library:cumsum" in text, "there is no database in this folder"
 
 
+@pytest.mark.parametrize("wanted", ["", "1"])
+def test_doctor_says_what_counting_the_processors_takes(command, monkeypatch, wanted):
+    """TVM's pool asks the system at every call unless a variable says how many threads it has."""
+    monkeypatch.setattr("tvm_scan.schedules.machine.machine._counting", lambda: 6.4e-6)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("TVM_NUM_THREADS", wanted)
+    _, text, _ = command("doctor", "--json")
+    findings = {one["name"]: one["found"] for one in json.loads(text)["findings"]}
+    said = "without TVM_NUM_THREADS every call of the pool takes 6 us more"
+    assert (said in findings["cores"]) == (wanted == "")
+
+
 def test_verify_on_a_driver(command):
     if opencl.why_unavailable():
         pytest.skip(opencl.why_unavailable())

@@ -115,7 +115,7 @@ def _machine() -> list[Finding]:
     from tvm_scan._resources import shipped_manifests
     from tvm_scan.schedules.choose.shipped import machine_key
     from tvm_scan.schedules.machine.cpu_constants import machine_constants
-    from tvm_scan.schedules.machine.machine import host_cores, host_processors
+    from tvm_scan.schedules.machine.machine import host_cores, host_counting, host_processors
 
     target = Target.from_device("cpu")
     machine = machine_key(target)
@@ -125,6 +125,9 @@ def _machine() -> list[Finding]:
     named = f" (TVM_NUM_THREADS={threads})" if threads else ""
     if not threads and host_cores() < host_processors():
         named = "; TVM's pool takes no more unless TVM_NUM_THREADS says so"
+    counting = round(host_counting() * 1e6)
+    if counting:
+        named += f"; without TVM_NUM_THREADS every call of the pool takes {counting} us more"
     shipped = f"{count} plans for this kind of machine"
     if not records:
         shipped = "none for this kind of machine: default plans are used"
