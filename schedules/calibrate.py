@@ -138,6 +138,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
         **_of_rows(clock),
         **_of_tiles(clock, known),
     )
+    known = replace(known, **_of_cells(clock, known))
     for name, runs in _planned().items():
         known = _with(known, name, _agreed(clock, known, name, runs))
     return known
@@ -170,11 +171,7 @@ class _Clock:
 
 
 def _of_rows(clock: _Clock) -> dict[str, Any]:
-    """Measure cells of neighbouring rows in a vector, and of blocks of rows."""
-    # Eight rows in a vector, of which every step puts two or three cells in and takes one out.
-    gated = clock.cell(linear_recurrence(_LANES, _ROW), _ROWS)
-    weighed = clock.cell(_weighed(), _ROWS)
-    apart = min(gated / 2, max(0.05, weighed - gated))
+    """Measure cells that are stored from neighbouring rows, and rows that are read backwards."""
     # Of one cell in, the store is the longest.
     summed = cumsum(_LANES, _ROW)
     back, long = (
@@ -182,11 +179,33 @@ def _of_rows(clock: _Clock) -> dict[str, Any]:
         for reverse in (True, False)
     )
     return {
-        "apart": apart,
-        "taken": max(0.25, gated - 2 * apart),
         "stored": min(clock.cell(summed, plan) for plan in (_ROWS, _BLOCKS)),
         "descending": max(0.01, back - long),
     }
+
+
+def _of_cells(clock: _Clock, known: CpuChip) -> dict[str, float]:
+    """Measure cells that are put into a vector of eight rows, and taken out of it.
+
+    Every step puts two or three of each row in and takes one out.
+    """
+    machine, took, shares = replace(Machine.of(_target()), cores=1, counting=0.0), [], []
+    for func in (linear_recurrence(_LANES, _ROW), _weighed()):
+        recurrence = _recurrence(func)
+
+        def cost(apart: float, taken: float, recurrence: Recurrence = recurrence) -> float:
+            chip = replace(known, apart=apart, taken=taken, stored=0.0)
+            of = replace(machine, chip=with_features(chip, _target()))
+            return _ROWS.cost(recurrence, of).seconds
+
+        once = cost(1.0, 1.0)
+        share = [cost(2.0, 1.0) - once, cost(1.0, 2.0) - once]
+        shares.append(share)
+        # In arrays of their own each time, of which some lie badly to each other.
+        runs = [_loop(_on_one_core(func, _ROWS)) for _ in range(3)]
+        took.append(min(_least(run, clock.seconds / 3) for run in runs) - once + sum(share))
+    apart, taken = np.linalg.solve(shares, took)
+    return {"apart": max(0.05, float(apart)), "taken": max(0.05, float(taken))}
 
 
 def _of_tiles(clock: _Clock, known: CpuChip) -> dict[str, Any]:
