@@ -72,6 +72,9 @@ _IN_TILES = Lanes(lane_block=_TILED, vectorize=True, transpose=True)
 #: Vectors of time: of most shuffles for an operation, and of fewest.
 _RUNS_OF_TIME = Lanes(time_vector=64, time_runs=True)
 _VECTORS_OF_TIME = Lanes(time_vector=32)
+#: Columns and steps in strips beyond the private cache; rows beyond all caches, in tiles.
+_STRIPS, _OF_COLUMNS = (1040, 512), Lanes(lane_block=32, vectorize=True)
+_FAR, _FAR_TILES = 96, Lanes(lane_block=16, vectorize=True, transpose=True, prefetch=1)
 #: Constants that cycles are divided by, and the least that any is of what it is counted for.
 _RATES, _LEAST = ("mixed_issue", "mixed_integers"), 0.1
 
@@ -139,7 +142,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
         **_of_tiles(clock, known),
     )
     known = replace(known, **_of_cells(clock, known))
-    for name, runs in _planned().items():
+    for name, runs in _planned(known).items():
         known = _with(known, name, _agreed(clock, known, name, runs))
     return known
 
@@ -220,18 +223,22 @@ def _of_tiles(clock: _Clock, known: CpuChip) -> dict[str, Any]:
     return {"tile": max(_LEAST, _met(cycles, tiled))}
 
 
-def _planned() -> dict[str, list[_Run]]:
+def _planned(known: CpuChip) -> dict[str, list[_Run]]:
     """Runs for each constant whose share of a plan's time its cost says, in order."""
     gated, of_integers = (
         linear_recurrence(1, _STEPS, dtype, gate="time") for dtype in ("float32", "int32")
     )
     sums = cumsum(1, _STEPS, "int64")
+    # Beyond the caches, in rows that begin at lines.
+    beyond = cumsum(_FAR, 2 * known.shared // (2 * 4 * _FAR) // 16 * 16)
     return {
         "row": [(cumsum(_CELLS // _SHORT, _SHORT), _BLOCKS, "float32")],
         "mixed_issue": [(gated, plan, "float32") for plan in (_RUNS_OF_TIME, _VECTORS_OF_TIME)],
         # Sums, since no product of integers is known yet.
         "mixed_integers": [(sums, _VECTORS_OF_TIME, "int64")],
         "integer_product": [(of_integers, _RUNS_OF_TIME, "int32")],
+        "jump": [(cumsum(*_STRIPS, axis=0), _OF_COLUMNS, "float32")],
+        "late": [(beyond, _FAR_TILES, "float32")],
     }
 
 

@@ -21,8 +21,7 @@ def test_squares_of_whole_vectors_are_cheap(sizes):
     assert chosen("order 2", sizes).transpose
     # Sums wait for no chain, so that little but squares is counted.
     plan = "cpu/lanes(lane_block=32, vectorize=True, transpose=True)"
-    old, new = (work_of("cumsum", sizes, plan, chip).cycles for chip in (ZEN4, ZEN5))
-    assert new < 0.65 * old
+    assert work_of("cumsum", sizes, plan, ZEN5).cycles < 0.47 * sizes[0] * sizes[1]
 
 
 def test_nothing_is_lost_around_short_rows():
@@ -50,7 +49,7 @@ def test_tiles_of_16_rows_are_followed(lanes):
     """Sums of 8 million numbers in rows of 1400: tiles of 16 lanes 0.74 ms, of 64 2.5."""
     plan = f"cpu/lanes(lane_block={lanes}, vectorize=True, transpose=True)"
     found = work_of("cumsum", (5991, 1400), plan, ZEN5, dtype="float32")
-    assert (found.scattered > 0) == (lanes == 64)
+    assert (found.scattered > 0.1 * found.moved) == (lanes == 64)
 
 
 def test_lines_of_a_tile_that_were_asked_for_are_followed():

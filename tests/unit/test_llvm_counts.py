@@ -218,6 +218,15 @@ def test_no_cell_is_taken_out_of_a_row_of_a_tile(lanes):
     assert not [line for line in loop if re.match(r"vpextr|vpinsr|vinsertps|vmovd", line)]
 
 
+@pytest.mark.parametrize("lanes", [16, 32, 64])
+def test_steps_beside_tiles_take_no_addresses_out_of_vectors(lanes):
+    """Of rows of 14 steps, in the other vectors of a block as in its first one."""
+    plan = f"cpu/lanes(lane_block={lanes}, vectorize=True, transpose=True)"
+    scheduled = parallelize(Case("clamped", (8 * lanes, 14)).func, TARGET, ScanPlan.parse(plan))
+    code = tvm.compile(scheduled, target=TARGET).mod.inspect_source("asm")
+    assert "vminps" in code and "vpextrq" not in code
+
+
 @pytest.mark.parametrize("rows", [3, 40, 64])
 def test_a_choice_by_time_alone_leaves_vectors_of_lanes(rows):
     """Whatever number of blocks there are, by which a task finds its lanes."""

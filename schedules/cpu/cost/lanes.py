@@ -64,10 +64,6 @@ _STRIPS = 0.05
 #: The share of such lines of rows in tiles, which are read a line at a time: sums of 8 million
 #: numbers in tiles of 16 rows took a Zen 5 0.7 ms, of rows of 26 to 250 cells 1.7 to 2.8.
 _OF_TILES = 0.5
-#: How much longer tiles wait for memory than its rate says, from half of the last cache on: sums and
-#: linear recurrences of 96 rows of 60024 steps take a core of a Zen 4 28 GB/s in tiles of 16 rows,
-#: 50 in vectors of time; of 30000 steps (22 MB) 1.6 and 1.05 times as long as of 16000.
-_LATE = 1.2
 #: How many rows are followed as one is whose cells are read one by one, if lines are read whole:
 #: tiles of 16 rows of two arrays lose nothing on a Zen 5, vectors of 8 rows of three a third.
 _WHOLE_LINES = 2
@@ -153,8 +149,10 @@ def _beyond(
         lost = unasked * moved * _unfollowed(step, chip, width // _WHOLE_LINES)
         begun = _OF_TILES * _beginnings(step, width, chip.region) if beyond else 0.0
         again = _come_again(step, chip, width) * step.touched
-        late = _LATE * min(1.0, max(0.0, 2.0 * memory["footprint"] / chip.shared - 1.0)) * moved
-        again += late * chip.scattered_rate / chip.memory_rate
+        # From half of the last cache on, in which others have their lines, too: in tiles 22 MB took
+        # a Zen 4 1.6 times as long as 12 MB.
+        far = min(1.0, max(0.0, 4.0 * memory["footprint"] / chip.shared - 2.0))
+        again += far * chip.late * moved * chip.scattered_rate / chip.memory_rate
         return {"moved": moved - lost, "scattered": lost + begun + again}
     if not beyond:
         return {}
