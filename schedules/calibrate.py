@@ -75,8 +75,9 @@ _VECTORS_OF_TIME = Lanes(time_vector=32)
 #: Columns and steps in strips beyond the private cache; rows beyond all caches, in tiles.
 _STRIPS, _OF_COLUMNS = (1040, 512), Lanes(lane_block=32, vectorize=True)
 _FAR, _FAR_TILES = 96, Lanes(lane_block=16, vectorize=True, transpose=True, prefetch=1)
-#: Constants that cycles are divided by, and the least that any is of what it is counted for.
-_RATES, _LEAST = ("mixed_issue", "mixed_integers"), 0.1
+#: Constants that cycles are divided by, and the least that any is of what it is counted for: a
+#: product of integers is at least one operation.
+_RATES, _LEAST, _OPERATION = ("mixed_issue", "mixed_integers"), 0.1, {"integer_product": 1.0}
 
 #: A loop, its plan and the dtype of its arrays.
 _Run = tuple[Any, Lanes, str]
@@ -187,7 +188,7 @@ def _of_rows(clock: _Clock) -> dict[str, Any]:
     }
 
 
-def _of_cells(clock: _Clock, known: CpuChip) -> dict[str, float]:
+def _of_cells(clock: _Clock, known: CpuChip) -> dict[str, Any]:
     """Measure cells that are put into a vector of eight rows, and taken out of it.
 
     Every step puts two or three of each row in and takes one out.
@@ -257,7 +258,7 @@ def _agreed(clock: _Clock, known: CpuChip, name: str, runs: list[_Run]) -> float
 
         return _met(cost, took)
 
-    value = max(_LEAST, fmean(of(*run) for run in runs))
+    value = max(_OPERATION.get(name, _LEAST), fmean(of(*run) for run in runs))
     return 1 / value if rate else value
 
 
