@@ -29,6 +29,8 @@ class CpuChip:
         work on in halves; a vector that moves by some cells is put together of two shuffles.
     integer_product : float
         Operations of a product of integers in a vector: halves of it, on one port of Intel's.
+    integer_extremum : float
+        Operations of a maximum or minimum of integers in a vector.
     apart : float
         Cycles of a cell that is put into a vector of less than 64 bytes by itself.
     taken : float
@@ -98,6 +100,7 @@ class CpuChip:
     mixed_integers: float = 2.85
     narrow: float = 2.0
     integer_product: float = 4.0
+    integer_extremum: float = 1.0
     apart: float = 0.65
     taken: float = 0.65
     stored: float = 0.65

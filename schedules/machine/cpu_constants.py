@@ -23,6 +23,8 @@ from tvm_scan.schedules.machine.device import has_feature
 _LOG = logging.getLogger("tvm_scan")
 #: Instructions of a product of vectors of integers without SSE4.1.
 _HALF_PRODUCTS = 7.0
+#: The same of a maximum or minimum of them, of 32 bits; those of 64 bits have no comparison either.
+_COMPARED = 4.0
 #: Bytes of a shared cache that a machine may count on: others use it, too.
 _LARGEST_SHARE = 64 << 20
 #: Bytes above which a file is no file of constants.
@@ -53,18 +55,21 @@ def with_features(chip: CpuChip, target: Target) -> CpuChip:
     """A machine's constants under the instructions of a target."""
     width = 64 if has_feature(target, "avx512f") else 32 if has_feature(target, "avx2") else 16
     product, integers = chip.product_latency, chip.integer_product
+    extremum = chip.integer_extremum
     if has_feature(target, "sse2") and not has_feature(target, "fma"):
         # A sum of its own after every product, which is a cycle shorter for itself.
         product += chip.sum_latency - 1.0
     if has_feature(target, "sse2") and not has_feature(target, "sse4.1"):
         # Of every second number of 32 bits, twice, and what puts them together.
         integers = max(integers, _HALF_PRODUCTS)
+        extremum = max(extremum, _COMPARED)
     together = chip.together(width)
     return replace(
         chip,
         vector_bytes=width,
         product_latency=product,
         integer_product=integers,
+        integer_extremum=extremum,
         mixed_issue=together * chip.mixed_issue,
         mixed_integers=together * chip.mixed_integers,
     )

@@ -11,6 +11,9 @@ from tvm_scan.schedules.machine.machine import Machine
 #: Share of the smaller of two bounds that is not hidden behind the larger, and the same of what the
 #: private caches hold: sums of 64 x 128 take a Zen 4 1.07 cycles a step, whose stores are 1.04.
 _NOT_HIDDEN, _NEAR = 0.45, 0.3
+#: How much of what one private cache could hold lies in another one as a call begins: all of it
+#: after one core has made it, nothing if the same cores have.
+_ELSEWHERE = 0.5
 #: Wakes that a plan which needs any may take beside. One takes the least, which is measured, or up
 #: to three times as long, as the system has put the threads: in two of three processes on a Zen 5
 #: 0.75 us, else 2.0.
@@ -124,7 +127,7 @@ def cpu_cost(work: CpuWork, machine: Machine) -> CpuCost:
     )
     if work.footprint <= chip.private:
         # Who made the arrays, or used them last, has them in a cache of its own.
-        memory += work.footprint * (1 - 1 / used) / chip.private_rate
+        memory += _ELSEWHERE * work.footprint * (1 - 1 / used) / chip.private_rate
     alone = work.alone * chip.cycle
     # What one core does alone goes on while memory brings lines; of caches it waits for them.
     beside, after = (alone, 0.0) if chip.is_beyond(work.footprint) else (0.0, alone)

@@ -7,6 +7,7 @@ from math import ceil, log2
 
 from tvm_scan.schedules.cpu.chains import RUN
 from tvm_scan.schedules.cpu.cost.parts import (
+    CHOSEN,
     FORWARD,
     LOOP,
     TERMS,
@@ -262,7 +263,9 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
             ahead = min(ahead, ahead_of(step, chip, RUN if step.length >= RUN else 1))
         # One row of few steps is written out.
         around = 0.0 if size == 1 and step.length <= UNROLLED else LOOP / size
-        each = max(size * step_cycles(step, chip, around=around), size * chain / ahead)
+        chosen = step.length <= CHOSEN
+        issued = size * step_cycles(step, chip, around=around, chosen=chosen)
+        each = max(issued, size * chain / ahead)
         return overhead + step.length * (each + jump_cycles(step, chip, size))
     chain = latency_of(step.chain, chip, not plan.library_math)
     if plan.transpose and size % 16 == 0:

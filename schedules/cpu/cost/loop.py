@@ -28,7 +28,7 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 #: Steps of rows of which LLVM gathers every cell with AVX-512.
 _GATHERING = 29
 #: Cycles beside its latency of a step of few lanes, whose carries stay in registers, and more of
-#: those that are many parts. LLVM writes out rows of fewer lanes than ``_WRITTEN_OUT``, and keeps
+#: those that are many parts. LLVM writes out rows of up to ``_WRITTEN_OUT`` lanes, and keeps
 #: as many parts as a vector has 16 bytes: of sums of 2 to 5 and 8 numbers of 8 bytes (4 + 4, not of
 #: 4 + 2 + 1) with AVX2, of 2 and 4 of 4 bytes with SSE. (Zen 4: 4 to 5 cycles of sums, of 7, 11 and
 #: 15 lanes 6 to 7; 15 lanes of 8 bytes 12; integers 2 less; others with AVX-512 15.5.)
@@ -82,7 +82,9 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     size = max((a.size for a in step.accesses), default=4)
     whole, rest = divmod(width * size, chip.vector_bytes)
     parts = whole + (rest // size).bit_count()
-    in_registers = width < _WRITTEN_OUT and parts <= chip.vector_bytes / 16
+    # Of the widest rows only products, maxima and integers.
+    widest = _WRITTEN_OUT - (step.chain.sums > 0 or step.body.operations > 1)
+    in_registers = width <= widest and parts <= chip.vector_bytes / 16
     if in_registers:
         waits = _COLUMN + (_PARTS if parts > 2 else 0.0)
     else:

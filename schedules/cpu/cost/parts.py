@@ -18,8 +18,11 @@ TERMS = 9.0
 _COMPARISON = 1.0
 #: Cycles of wrong guesses of such a step, of the first steps of a row, whose value is seldom the
 #: largest one: of rows of 14 numbers a Zen 5 takes 6.5 cycles a step, in vectors of time of 4 steps
-#: 0.7 and of 8, beside which 6 steps are left, 2.9.
-_GUESSED, _UNSURE = 5.0, 16
+#: 0.7 and of 8, beside which 6 steps are left, 2.9; a Zen 4 4.2 in the loop, 2.5 in blocks.
+_GUESSED, _UNSURE = 3.0, 16
+#: Steps of a row in registers, and those that vectors of time leave, in which LLVM chooses instead:
+#: of 9 and 10 steps a Zen 4 takes 1.0 and 2.4 cycles each.
+CHOSEN, CHOSEN_BESIDE = 9, 5
 #: Of a call's cycles, those that do not overlap the call before it.
 _CALL_SHARE = 0.28
 #: Instructions that go round with a loop.
@@ -73,7 +76,9 @@ def scalar_cycles(counts: Counts, chip: CpuChip) -> float:
     return issued + counts.calls * _CALL_SHARE * chip.call + counts.quotients * chip.quotient
 
 
-def step_cycles(step: Step, chip: CpuChip, done: float = 0.0, around: float = 0.0) -> float:
+def step_cycles(
+    step: Step, chip: CpuChip, done: float = 0.0, around: float = 0.0, *, chosen: bool = False
+) -> float:
     """Cycles of the scalar instructions of a step, accesses included.
 
     Parameters
@@ -86,11 +91,13 @@ def step_cycles(step: Step, chip: CpuChip, done: float = 0.0, around: float = 0.
         Steps of its row before it.
     around : float
         Instructions of a loop around it.
+    chosen : bool
+        Whether LLVM chooses the larger number, where it would else guess.
     """
     rest = instructions_of(step) - step.body.operations + around
     backwards = sum(a.times for a in moving(step) if a.store and a.along_time == -1)
     unsure = max(0.0, min(_UNSURE, step.length) - done) / max(1.0, step.length - done)
-    guessed = step.body.extremes * _GUESSED * unsure
+    guessed = 0.0 if chosen else step.body.extremes * _GUESSED * unsure
     issued = scalar_cycles(step.body, chip) + rest / chip.issue
     stored = chip.stored * sum(a.times for a in moving(step) if a.store)
     return max(stored, issued) + backwards * chip.descending + guessed
@@ -98,7 +105,11 @@ def step_cycles(step: Step, chip: CpuChip, done: float = 0.0, around: float = 0.
 
 def vector_bytes(counts: Counts, chip: CpuChip) -> float:
     """Bytes of operands of vector operations for one cell."""
-    return counts.bytes + (chip.integer_product - 1.0) * counts.products
+    more = (chip.integer_product - 1.0) * counts.products
+    if counts.extremes and chip.integer_extremum > 1.0:
+        size = counts.bytes / max(1.0, counts.operations)
+        more += counts.extremes * size * (chip.integer_extremum * max(1.0, size / 4) - 1.0)
+    return counts.bytes + more
 
 
 def vector_cycles(counts: Counts, cells: float, chip: CpuChip, ldexp: bool, library: bool) -> float:

@@ -7,6 +7,8 @@ from math import log2
 
 from tvm_scan.schedules.cpu.cost.count import Counts
 from tvm_scan.schedules.cpu.cost.parts import (
+    CHOSEN,
+    CHOSEN_BESIDE,
     GATHERED,
     SCATTERED,
     latency_of,
@@ -91,7 +93,8 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     short = short_row(step, chip) if not full and length == step.length else None
     if short is not None:
         return short
-    single = step_cycles(step, chip, full * width)
+    chosen = rest <= (CHOSEN_BESIDE if full else CHOSEN)
+    single = step_cycles(step, chip, full * width, chosen=chosen)
     around = _ROW * chip.row
     busy = full * block + rest * single + around
     waits = full * max(block, chain) + rest * max(single, latency_of(step.chain, chip)) + around
