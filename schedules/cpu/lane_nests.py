@@ -33,11 +33,13 @@ from tvm_scan.schedules.common.stack import on_lines, on_stack
 from tvm_scan.schedules.cpu.chains import interleaved_chains
 from tvm_scan.schedules.cpu.cost.parts import takes_rows_in_vectors
 from tvm_scan.schedules.cpu.cost.step import step_of
+from tvm_scan.schedules.cpu.lane_streams import loads_across_lanes
 from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores, with_line_stores
 from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, block_sizes
 from tvm_scan.schedules.cpu.strip_sums import StripSums
 from tvm_scan.schedules.cpu.time_vector import TimeVector
+from tvm_scan.schedules.cpu.transpose import LINE_BYTES
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
 from tvm_scan.schedules.machine.terms import apart
 
@@ -197,7 +199,9 @@ def _lane_nest(
                 width,
                 lambda index, u: replica.instantiate(index, as_dtype(u, dtype), t),
             )
-            return tir.seq([across(lambda u: replica.step(t, u)), stored])
+            of_block = [tirx.IntImm(dtype, u) for u in range(width)]
+            asked = _asked(recurrence, replica, of_block, t, plan.prefetch)
+            return tir.seq([*asked, across(lambda u: replica.step(t, u)), stored])
 
         stmts.append(loop("t", time.extent, step))
     if recurrence.finish is not None:
@@ -217,6 +221,20 @@ def _lane_nest(
         kernel = on_lines(kernel, rows)
     nest = loop("row", rows, lambda r: kernel.block([(row, rows, r)]), ForKind.PARALLEL)
     return with_line_stores(nest, tiles.stored if tiles else held.dtypes)
+
+
+def _asked(
+    recurrence: Recurrence, replica: Replica, lanes: list[Any], t: Any, ahead: int
+) -> list[Any]:
+    """Ask for the lines of a strip so many steps ahead, each a row from the last one's."""
+    out = []
+    time = tirx.Min(t + int_const(ahead, t), recurrence.time.extent - int_const(1, t))
+    for load in loads_across_lanes(recurrence) if ahead and len(lanes) > 1 else ():
+        for lane in lanes[:: LINE_BYTES // tir.byte_size(tir.dtype_of(load.source))]:
+            at = [replica.instantiate(i, lane, time) for i in load.indices]
+            cell = tirx.BufferLoad(load.source, at)
+            out.append(tirx.Evaluate(tir.prefetch(cell, cache=2)))
+    return out
 
 
 def _arrays(replica: Replica, tiles: LaneTiles | None, width: int) -> list[Var]:

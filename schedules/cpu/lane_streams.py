@@ -96,6 +96,26 @@ def loads_along_time(recurrence: Recurrence) -> list[TensorLoad]:
     )
 
 
+def loads_across_lanes(recurrence: Recurrence) -> list[TensorLoad]:
+    """Loads of neighbouring lanes, a row from those of the next step, each once."""
+    if not recurrence.lanes:
+        return []
+    time, lane = recurrence.time.var, recurrence.lanes[-1].var
+    inner = tir.variables_bound(recurrence.body)
+
+    def is_across(indices: list[Any]) -> bool:
+        last = linear_in(indices[-1], lane) if indices else None
+        across = last is not None and last[0] == 1 and not tir.contains_var(last[1], [time])
+        fixed = not any(var in inner for var in tir.variables(indices).keys())
+        return across and fixed and any(tir.contains_var(i, [time]) for i in indices[:-1])
+
+    return tir.each_once(
+        load
+        for load in unconditional_loads(recurrence.body)
+        if _is_input(recurrence, load) and is_across(list(load.indices))
+    )
+
+
 def _is_input(recurrence: Recurrence, load: TensorLoad) -> bool:
     """Return whether a load is of memory that no step writes."""
     written = any(load.source.same_as(output) for output in recurrence.outputs)

@@ -57,7 +57,7 @@ class CpuPlan(ScanPlan):
         Vectors of lanes read and write rows along time in tiles, transposed in registers.
     prefetch : int
         How far ahead lines are asked for: tiles of ``transpose``, pages of ``PAGE_BYTES`` of
-        ``time_vector``; 0 for what the CPU guesses.
+        ``time_vector``, else steps of neighbouring lanes; 0 for what the CPU guesses.
     chunks : int
         Of a lane, each a task; 0 for none.
     cache_steps : int
@@ -123,9 +123,9 @@ class CpuPlan(ScanPlan):
         """Check vectors of time, and how far ahead they or tiles ask for lines."""
         self.require(
             self.prefetch == 0
-            or (0 < self.prefetch <= 16 and bool(self.transpose or self.time_vector)),
-            "prefetch from 1 to 16 tiles or pages ahead, with transpose or time_vector",
-            f"prefetch={self.prefetch}, transpose={self.transpose}, time_vector={self.time_vector}",
+            or (0 < self.prefetch <= 16 and bool(self.vectorize or self.time_vector)),
+            "prefetch from 1 to 16 tiles or pages ahead, or steps, with vectorize or time_vector",
+            f"prefetch={self.prefetch}, vectorize={self.vectorize}, time_vector={self.time_vector}",
             "leave prefetch at 0",
         )
         if self.time_vector == 0:

@@ -140,6 +140,24 @@ def test_vectors_of_time_that_ask_ahead_equal_the_loop(plan, back):
         parallelize(func, CPU, plan.with_(prefetch=17))
 
 
+@pytest.mark.parametrize("back", [False, True], ids=["forwards", "backwards"])
+@pytest.mark.parametrize("lanes", [64, 72])
+def test_strips_that_ask_ahead_equal_the_loop(lanes, back):
+    """A line of every 16 lanes of both inputs, some steps ahead, and none beyond the last step."""
+    options = {"layout": "ld", "reverse": back, "gate": "time"}
+    func = library.linear_recurrence(lanes, 40, **options)
+    arrays = arrays_of(func, "float32")
+    want = run_loop(func, arrays)
+    plan = ScanPlan.of("cpu", "lanes", lane_block=32, vectorize=True)
+    asks = plan.with_(prefetch=16)
+    for got, one in zip(run_scan(func, arrays, asks), want, strict=True):
+        np.testing.assert_allclose(got, one, rtol=1e-5, atol=1e-5)
+    asked = re.compile(r"prefetch\(T.address_of\([AX].*T.min\(.*\(16\), T.int64\(39\)\).*, 0, 2, 1")
+    text = parallelize(func, CPU, asks).script()
+    assert len(asked.findall(text)) >= 2 * 2
+    assert not re.search(r"address_of\((?!line)", parallelize(func, CPU, plan).script())
+
+
 def test_tiles_in_the_cache_ask_for_the_next_tile():
     """A core asks for what it will reduce next while it replays; everything in the second cache."""
     func = program("affine", "float32", lanes=2, steps=5000)

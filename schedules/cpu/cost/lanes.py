@@ -33,7 +33,7 @@ from tvm_scan.schedules.cpu.cost.strips import (
     sets_of,
     ways_of,
 )
-from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_scan
+from tvm_scan.schedules.cpu.cost.vectors import SOONER, asked_ahead, vector_scan
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS, tile_parts
 from tvm_scan.schedules.cpu.plans import PAGE_BYTES, VECTOR, CpuPlan, block_sizes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
@@ -160,7 +160,8 @@ def _beyond(
     lost, jumps = _unfollowed(step, chip, width), _jumping(step, chip, width)
     begun = _beginnings(step, width, chip.region if plan.vectorize else _COVERED)
     if plan.vectorize and width < step.lanes and jumping(step):
-        begun += _STRIPS * (moved + memory["past"])
+        begun += 0.0 if plan.prefetch else _STRIPS * (moved + memory["past"])
+        moved -= SOONER * step.loads if plan.prefetch else 0.0
     scattered = moved * (lost + _OPENED * jumps) + begun
     return {"moved": moved * (1.0 - lost - jumps), "scattered": scattered}
 

@@ -28,7 +28,7 @@ from tvm_scan.schedules.machine.cpu_chip import CpuChip
 #: Instructions that ask for a line, and the share of what is read beyond the caches whose time is
 #: won if lines are asked for some pages ahead: sums of 2^24 numbers take a Zen 5 3.0 to 3.2 ms, and
 #: 2.5 to 2.6 so (1.8 and 1.6 in quiet times); 64 rows of them 1.2 and 1.0.
-_ASKING, _SOONER = 3.0, 0.35
+_ASKING, SOONER = 3.0, 0.35
 #: Cycles of a cell of a vector of time that is read or written backwards, one by one.
 _BACKWARDS = 1.0
 #: Shuffles that reverse a vector of 64 bytes, and a shorter one: sums of 16 x 4578 numbers by
@@ -202,7 +202,7 @@ def asked_ahead(
         return memory
     far = plan.prefetch * PAGE_BYTES / max((a.size for a in moving(step) if not a.store), default=4)
     share = max(0.0, 1.0 - far / step.length)
-    return {**memory, "moved": memory["moved"] - _SOONER * share * step.loads}
+    return {**memory, "moved": memory["moved"] - SOONER * share * step.loads}
 
 
 def _asking_cycles(plan: CpuPlan, step: Step, chip: CpuChip) -> float:
