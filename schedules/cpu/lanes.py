@@ -19,7 +19,11 @@ from tvm_scan.schedules.cpu.cost.parts import past_share
 from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.cost.strips import jumping
 from tvm_scan.schedules.cpu.lane_nests import build_lanes
-from tvm_scan.schedules.cpu.lane_streams import gains_by_lane_tiles, takes_lane_tiles
+from tvm_scan.schedules.cpu.lane_streams import (
+    gains_by_lane_tiles,
+    loads_across_lanes,
+    takes_lane_tiles,
+)
 from tvm_scan.schedules.cpu.plans import (
     CpuPlan,
     has_ldexp,
@@ -74,6 +78,14 @@ class Lanes(CpuPlan):
         self.check_block()
         self.check_vectors(recurrence)
         self._check_transpose(recurrence)
+        self.require(
+            self.prefetch == 0
+            or bool(self.transpose or self.time_vector)
+            or bool(loads_across_lanes(recurrence)),
+            "inputs whose neighbouring lanes are neighbours in memory, or transpose, for prefetch",
+            f"none, prefetch={self.prefetch}",
+            "leave prefetch at 0",
+        )
         self.check_instructions(recurrence, machine)
 
     def _check_transpose(self, recurrence: Recurrence) -> None:
@@ -121,7 +133,7 @@ class Lanes(CpuPlan):
         maths = (("library_math", (0, 1)),) if _is_transcendental(recurrence) else ()
         base = cls(vectorize=True, ldexp=has_ldexp(machine, recurrence))
         past = past_caches(machine, recurrence, recurrence.lanes[-1].var)
-        ahead = _steps_ahead(step_of(recurrence), machine.chip)
+        ahead = _steps_ahead(recurrence, machine.chip)
         asks = (("prefetch", (0, ahead)),) if ahead else ()
         yield Branch(base, (("lane_block", widths), *maths, *asks, *past))
         squares = tuple(w for w in widths if w % 16 == 0 and w <= 256)
@@ -143,7 +155,7 @@ class Lanes(CpuPlan):
         past = (False, True) if machine.line_stores else (False,)
         if not alone:
             whole = _whole(step, machine.chip)
-            yield from cls._strips(step, ldexp, past, whole, _steps_ahead(step, machine.chip))
+            yield from cls._strips(step, ldexp, past, whole, _steps_ahead(recurrence, machine.chip))
             if gains_by_lane_tiles(recurrence):
                 tiles = cls(vectorize=True, transpose=True, prefetch=1, ldexp=ldexp)
                 # Lines that are stored past the caches are not asked for: of plans that are as good
@@ -191,9 +203,11 @@ class Lanes(CpuPlan):
         return Picture((cores,), drawings)
 
 
-def _steps_ahead(step: Step, chip: CpuChip) -> int:
+def _steps_ahead(recurrence: Recurrence, chip: CpuChip) -> int:
     """Steps ahead of which strips beyond the caches ask for lines, which no prefetcher follows."""
-    return _AHEAD if chip.is_beyond(step.touched) and jumping(step) else 0
+    step = step_of(recurrence)
+    far = chip.is_beyond(step.touched) and jumping(step)
+    return _AHEAD if far and loads_across_lanes(recurrence) else 0
 
 
 def _whole(step: Step, chip: CpuChip) -> int:

@@ -156,6 +156,8 @@ def test_strips_that_ask_ahead_equal_the_loop(lanes, back):
     text = parallelize(func, CPU, asks).script()
     assert len(asked.findall(text)) >= 2 * 2
     assert not re.search(r"address_of\((?!line)", parallelize(func, CPU, plan).script())
+    with pytest.raises(PlanError, match="neighbours in memory"):
+        parallelize(library.cumsum(lanes, 40), CPU, asks)
 
 
 def test_tiles_in_the_cache_ask_for_the_next_tile():
