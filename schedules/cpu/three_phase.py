@@ -31,6 +31,8 @@ from tvm_scan.schedules.picture import Chunks, Picture
 
 #: Steps of a tile that goes through the three phases in the cache.
 _TILES = (1 << 16, 1 << 17, 1 << 18, 1 << 19)
+#: Steps of a vector that a default takes through such tiles.
+_WIDE = 32
 #: Steps of a lane below which no chunks of vectors are compared.
 _LEAST_SHARED = 1 << 13
 #: The same of a chunk of steps one by one, and of steps that call the C library.
@@ -140,7 +142,9 @@ class ThreePhase(CpuPlan):
             for plan, chunks, line in product(vectors, (cores, 4 * cores), past):
                 yield plan.with_(chunks=chunks, nontemporal=line)
             tile = _tile_of(step, machine)
-            for plan, line in product(vectors if tile else [], past):
+            # Of the longest vectors alone, since a choice takes no longer than some milliseconds.
+            wide = [plan for plan in vectors if plan.time_vector >= _WIDE] if tile else []
+            for plan, line in product(wide, past):
                 yield plan.with_(chunks=cores, nontemporal=line, cache_steps=tile, prefetch=AHEAD)
         least = _LEAST_OF_CALLS if step.transcendental else _LEAST_OF_STEPS
         if step.rows < 4 * cores and step.length >= least * 4 * cores:
