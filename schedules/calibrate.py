@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
 from math import prod, sqrt
 from pathlib import Path
 from statistics import fmean
@@ -193,23 +194,22 @@ def _of_cells(clock: _Clock, known: CpuChip) -> dict[str, Any]:
 
     Every step puts two or three of each row in and takes one out.
     """
-    machine, took, shares = replace(Machine.of(_target()), cores=1, counting=0.0), [], []
+    took, shares = [], []
     for func in (linear_recurrence(_LANES, _ROW), _weighed()):
         recurrence = _recurrence(func)
 
         def cost(apart: float, taken: float, recurrence: Recurrence = recurrence) -> float:
             chip = replace(known, apart=apart, taken=taken, stored=0.0)
-            of = replace(machine, chip=with_features(chip, _target()))
-            return _ROWS.cost(recurrence, of).seconds
+            return _predicted(_ROWS, recurrence, chip)
 
         once = cost(1.0, 1.0)
         share = [cost(2.0, 1.0) - once, cost(1.0, 2.0) - once]
         shares.append(share)
         # In arrays of their own each time, of which some lie badly to each other.
-        runs = [_loop(_on_one_core(func, _ROWS)) for _ in range(3)]
+        runs = _loops(_on_one_core(func, _ROWS), 3)
         took.append(min(_least(run, clock.seconds / 3) for run in runs) - once + sum(share))
     apart, taken = np.linalg.solve(shares, took)
-    return {"apart": max(0.05, float(apart)), "taken": max(0.05, float(taken))}
+    return {"apart": max(0.05, float(apart)), "taken": max(0.25, float(taken))}
 
 
 def _of_tiles(clock: _Clock, known: CpuChip) -> dict[str, Any]:
@@ -246,20 +246,24 @@ def _planned(known: CpuChip) -> dict[str, list[_Run]]:
 def _agreed(clock: _Clock, known: CpuChip, name: str, runs: list[_Run]) -> float:
     """The constant by which plans cost what they take, amid those of some runs."""
     rate = name in _RATES
-    machine = replace(Machine.of(_target()), cores=1, counting=0.0)
 
     def of(func: Any, plan: Lanes, dtype: str) -> float:
         took = _least(_loop(_on_one_core(func, plan), dtype), clock.seconds)
         recurrence = _recurrence(func)
 
         def cost(value: float) -> float:
-            chip = with_features(_with(known, name, 1 / value if rate else value), _target())
-            return plan.cost(recurrence, replace(machine, chip=chip)).seconds
+            return _predicted(plan, recurrence, _with(known, name, 1 / value if rate else value))
 
         return _met(cost, took)
 
     value = max(_OPERATION.get(name, _LEAST), fmean(of(*run) for run in runs))
     return 1 / value if rate else value
+
+
+def _predicted(plan: Lanes, recurrence: Recurrence, chip: CpuChip) -> float:
+    """Seconds that a plan costs on one core of these constants."""
+    machine = replace(Machine.of(_target()), cores=1, counting=0.0)
+    return plan.cost(recurrence, replace(machine, chip=with_features(chip, _target()))).seconds
 
 
 def _met(cost: Callable[[float], float], took: float) -> float:
@@ -347,10 +351,15 @@ def _target() -> Target:
 
 
 def _loop(func: Any, dtype: str = "float32") -> Callable[[], Any]:
+    return _loops(func, 1, dtype)[0]
+
+
+def _loops(func: Any, count: int, dtype: str = "float32") -> list[Callable[[], Any]]:
+    """Calls of one function, each with arrays of its own."""
     run = tvm.compile(func, target=_target())[str(func.attrs["global_symbol"])]
     shapes = [[int(e) for e in p.ty.shape] for p in func.params]
-    arrays = [tvm.runtime.tensor(np.ones(shape, dtype)) for shape in shapes]
-    return lambda: run(*arrays)
+    sets = [[tvm.runtime.tensor(np.ones(s, dtype)) for s in shapes] for _ in range(count)]
+    return [partial(run, *arrays) for arrays in sets]
 
 
 def _least(call: Callable[[], Any], seconds: float, batch: int = _BATCH) -> float:

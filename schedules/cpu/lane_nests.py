@@ -33,7 +33,7 @@ from tvm_scan.schedules.common.stack import on_lines, on_stack
 from tvm_scan.schedules.cpu.chains import interleaved_chains
 from tvm_scan.schedules.cpu.cost.parts import takes_rows_in_vectors
 from tvm_scan.schedules.cpu.cost.step import step_of
-from tvm_scan.schedules.cpu.lane_streams import loads_across_lanes
+from tvm_scan.schedules.cpu.lane_streams import asked_inside, loads_across_lanes
 from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores, with_line_stores
 from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, block_sizes
@@ -199,8 +199,7 @@ def _lane_nest(
                 width,
                 lambda index, u: replica.instantiate(index, as_dtype(u, dtype), t),
             )
-            of_block = [tirx.IntImm(dtype, u) for u in range(width)]
-            asked = _asked(recurrence, replica, of_block, t, plan.prefetch)
+            asked = _asked(recurrence, replica, width, t, plan.prefetch, dtype)
             return tir.seq([*asked, across(lambda u: replica.step(t, u)), stored])
 
         stmts.append(loop("t", time.extent, step))
@@ -224,16 +223,18 @@ def _lane_nest(
 
 
 def _asked(
-    recurrence: Recurrence, replica: Replica, lanes: list[Any], t: Any, ahead: int
+    recurrence: Recurrence, replica: Replica, width: int, t: Any, ahead: int, dtype: str
 ) -> list[Any]:
     """Ask for the lines of a strip so many steps ahead, each a row from the last one's."""
+    if width == 1 or not ahead:
+        return []
     out = []
     time = tirx.Min(t + int_const(ahead, t), recurrence.time.extent - int_const(1, t))
-    for load in loads_across_lanes(recurrence) if ahead and len(lanes) > 1 else ():
-        for lane in lanes[:: LINE_BYTES // tir.byte_size(tir.dtype_of(load.source))]:
-            at = [replica.instantiate(i, lane, time) for i in load.indices]
-            cell = tirx.BufferLoad(load.source, at)
-            out.append(tirx.Evaluate(tir.prefetch(cell, cache=2)))
+    for load in loads_across_lanes(recurrence):
+        for lane in range(0, width, LINE_BYTES // tir.byte_size(tir.dtype_of(load.source))):
+            number = int_const(lane, dtype)
+            at = [replica.instantiate(i, number, time) for i in load.indices]
+            out.append(asked_inside(load.source, at))
     return out
 
 

@@ -124,7 +124,7 @@ class ThreePhase(CpuPlan):
         widths = tuple(w for w in (1, 2, 4, 8) if w <= chunks[-1])
         base = cls(chunks=chunks[0])
         yield Branch(base, (("chunks", chunks), ("lane_block", widths)))
-        tiles = tuple(n for n in _TILES if 2 * n <= known_extent(recurrence.time.extent))
+        tiles = _tiles_of(known_extent(recurrence.time.extent))
         cached = (("cache_steps", (0, *tiles)),) if tiles else ()
         yield from vector_branches(base, machine, recurrence, (("chunks", chunks), *cached))
 
@@ -161,10 +161,14 @@ class ThreePhase(CpuPlan):
         return Picture((cores,), (Chunks(self.chunks), self.drawn_vector()))
 
 
+def _tiles_of(length: int) -> tuple[int, ...]:
+    """Steps of the tiles of which a lane has two at least."""
+    return tuple(n for n in _TILES if 2 * n <= length)
+
+
 def _tile_of(step: Step, machine: Machine) -> int:
     """Steps of the tiles of a lane beyond the caches; 0 for none."""
     if not machine.chip.is_beyond(step.touched):
         return 0
     most = held_steps(machine.cores, step, machine.chip, ahead=True)
-    fitting = [n for n in _TILES if n <= most and 2 * n <= step.length]
-    return max(fitting, default=0)
+    return max((n for n in _tiles_of(step.length) if n <= most), default=0)

@@ -49,6 +49,8 @@ class TimeVector:
         Value of each lane variable.
     plan : CpuPlan
         ``time_vector`` is the width.
+    ahead : Expr, optional
+        Steps ahead of which a plan with ``prefetch`` asks for lines; by default its pages.
 
     Attributes
     ----------
@@ -56,8 +58,10 @@ class TimeVector:
         Registers of single steps, which hold the carry before and after.
     """
 
-    def __init__(self, recurrence: Recurrence, lanes: list[Any], plan: CpuPlan) -> None:
-        self.recurrence, self.plan = recurrence, plan
+    def __init__(
+        self, recurrence: Recurrence, lanes: list[Any], plan: CpuPlan, ahead: Any = None
+    ) -> None:
+        self.recurrence, self.plan, self.ahead = recurrence, plan, ahead
         self.single = Replica(recurrence, lanes, unroll=False)
         self.width = plan.time_vector
         self.held = HeldStores(recurrence, ())
@@ -80,8 +84,6 @@ class TimeVector:
         self.reversed_rows = ReversedRows(self.width)
         self.halves: list[Var] = []
         self._readable = readable(recurrence)
-        #: Steps ahead of which blocks ask for lines; None for the plan's pages.
-        self.ahead: Any = None
 
     @property
     def buffers(self) -> list[Var]:
@@ -152,16 +154,17 @@ class TimeVector:
 
     def asked(self, first: Any, steps: int) -> list[Any]:
         """Ask for the lines of so many steps, some pages after these or ``ahead`` steps."""
-        ahead = []
+        out = []
         for load in loads_along_time(self.recurrence) if self.plan.prefetch else ():
             size = tir.byte_size(tir.dtype_of(load.source))
-            far = 0 if self.ahead is not None else self.plan.prefetch * PAGE_BYTES // size
-            start = first if self.ahead is None else first + self.ahead
+            start, far = first, self.plan.prefetch * PAGE_BYTES // size
+            if self.ahead is not None:
+                start, far = first + self.ahead, 0
             for k in range(0, steps, LINE_BYTES // size):
                 time = start + int_const(far + k, first)
                 at = [self.single.instantiate(i, None, time) for i in load.indices]
-                ahead.append(asked_for(load.source, at))
-        return ahead
+                out.append(asked_for(load.source, at))
+        return out
 
     def _across(self, make: Any) -> Any:
         """``make`` for every step of a vector."""

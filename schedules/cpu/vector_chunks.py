@@ -196,10 +196,10 @@ class VectorPhases:
     def replay(self, n: Any) -> Any:
         """Phase 3: the loop body over every piece but the first, from its carry."""
         tile, row, chunk, lanes = self._axes()
-        vectors = TimeVector(self.recurrence, lanes, self.plan)
-        by_step = vectors.single
         # What a core writes past the caches goes on while it reads what it will reduce next.
-        vectors.ahead = self.step if self.plan.cache_steps else None
+        ahead = self.step if self.plan.cache_steps else None
+        vectors = TimeVector(self.recurrence, lanes, self.plan, ahead)
+        by_step = vectors.single
         # A piece belongs to the core that reduced it, in whose caches it is; the last one is left.
         final = tirx.EQ(chunk, tir.zero_like(chunk))
         piece = tirx.Select(final, self.chunks, chunk)

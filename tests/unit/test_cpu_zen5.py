@@ -1,5 +1,7 @@
 """What a Zen 5 does otherwise than a Zen 4, as its constants say it: plans that were measured."""
 
+from dataclasses import replace
+
 import pytest
 
 from bench.regret_cases import Case
@@ -48,8 +50,9 @@ def test_the_last_cache_is_its_own():
 def test_tiles_of_16_rows_are_followed(lanes):
     """Sums of 8 million numbers in rows of 1400: tiles of 16 lanes 0.74 ms, of 64 2.5."""
     plan = f"cpu/lanes(lane_block={lanes}, vectorize=True, transpose=True)"
-    found = work_of("cumsum", (5991, 1400), plan, ZEN5, dtype="float32")
-    assert (found.scattered > 0.1 * found.moved) == (lanes == 64)
+    # But for what all tiles wait for memory.
+    found = work_of("cumsum", (5991, 1400), plan, replace(ZEN5, late=0.0), dtype="float32")
+    assert (found.scattered > 0) == (lanes == 64)
 
 
 def test_lines_of_a_tile_that_were_asked_for_are_followed():

@@ -160,8 +160,10 @@ def _beyond(
     lost, jumps = _unfollowed(step, chip, width), _jumping(step, chip, width)
     begun = _beginnings(step, width, chip.region if plan.vectorize else _COVERED)
     if plan.vectorize and width < step.lanes and jumping(step):
-        begun += 0.0 if plan.prefetch else _STRIPS * (moved + memory["past"])
-        moved -= SOONER * step.loads if plan.prefetch else 0.0
+        if plan.prefetch:
+            moved -= SOONER * step.loads
+        else:
+            begun += _STRIPS * (moved + memory["past"])
     scattered = moved * (lost + _OPENED * jumps) + begun
     return {"moved": moved * (1.0 - lost - jumps), "scattered": scattered}
 
