@@ -41,7 +41,9 @@ class SinglePass(Trees):
     """
 
     algorithm: ClassVar[str] = "single_pass"
-    wide_items: ClassVar[bool] = True
+    wide: ClassVar[tuple[int, ...]] = (1, 2, 4)
+    #: Registers would be held while the block waits for others; without them more blocks wait.
+    holds_items: ClassVar[bool] = False
     threads_per_block: int = 0
     items_per_thread: int = 0
     block_tree: str = "blelloch"

@@ -32,7 +32,7 @@ class ThreePhase(Trees):
     algorithm: ClassVar[str] = "three_phase"
     passes: ClassVar[int] = 2
     # Of larger tiles fewer elements pass through the middle kernel, in which one block is at work.
-    wide_items: ClassVar[bool] = True
+    wide: ClassVar[tuple[int, ...]] = (1, 2)
     threads_per_block: int = 0
     items_per_thread: int = 0
     block_tree: str = "blelloch"

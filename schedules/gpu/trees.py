@@ -13,7 +13,7 @@ from tvm_scan.schedules.common.state_split import NoSplit, split_of
 from tvm_scan.schedules.common.strides import contiguous_axis
 from tvm_scan.schedules.gpu.block.blelloch import padded
 from tvm_scan.schedules.gpu.lanes import buffer_choices, tiles_of
-from tvm_scan.schedules.gpu.shared.layout import along_time, streams_of
+from tvm_scan.schedules.gpu.shared.layout import along_time, lenders_of, streams_of
 from tvm_scan.schedules.gpu.shared.tables import tables_of
 from tvm_scan.schedules.gpu.thread.async_copy import can_copy
 from tvm_scan.schedules.gpu.thread.banks import WARP
@@ -40,6 +40,8 @@ _LENGTHS = (256, 4096, 65536, 1 << 20)
 _NAMES = {"blelloch": "Blelloch", "kogge_stone": "Kogge-Stone", "warp": "warp"}
 #: 32-bit registers of a multiprocessor, and of one thread; the rest of a thread's own state.
 _REGISTERS, _THREAD_REGISTERS, _BASE_REGISTERS = 65536, 255, 32
+#: Words of the largest vector that a thread takes from shared memory.
+_VECTOR = 4
 
 
 class Trees(TreePlan):
@@ -47,11 +49,11 @@ class Trees(TreePlan):
 
     Attributes
     ----------
-    wide_items : bool
-        Whether twice as many items of a thread are worth a look by default, of small elements.
+    wide : tuple of int
+        How many times the usual items of a thread are worth a look by default, of small elements.
     """
 
-    wide_items: ClassVar[bool] = False
+    wide: ClassVar[tuple[int, ...]] = (1,)
     in_turn: ClassVar[bool] = True
 
     @property
@@ -147,9 +149,12 @@ class Trees(TreePlan):
     def tile_bytes(self, recurrence: Recurrence) -> list[int]:
         """Return the bytes of every array of which the plan keeps tiles."""
         tables = [table.bytes * self.stages for table in tables_of(self, recurrence)]
+        streams = streams_of(self, recurrence)
+        lent = lenders_of(streams)
         return tables + [
             stream.bytes * self.lanes_per_block * (1 if stream.stored else self.stages)
-            for stream in streams_of(self, recurrence)
+            for stream in streams
+            if stream not in lent
         ]
 
     def shared_bytes(self, recurrence: Recurrence) -> int:
@@ -208,7 +213,7 @@ class Trees(TreePlan):
     ) -> Iterator[Branch]:
         """Tiles in shared memory: several items of whole warps, in one tree, as wide as may be."""
         threads = tuple(t for t in threads if WARP <= t <= 512)
-        items = tuple(i for i in items if 4 <= i <= 16)
+        items = tuple(i for i in items if 4 <= i <= (16 if cls.holds_items else 32))
         if not threads or not items:
             return
         base: Any = cls.of(
@@ -258,7 +263,7 @@ class Trees(TreePlan):
             large = threads > 128 and size > 4 * _SMALL_WORDS
             if few or large:
                 continue
-            for each in (items, 2 * items) if cls.wide_items and items == 8 else (items,):
+            for each in (items * times for times in (cls.wide if items == 8 else (1,))):
                 plan: Any = cls.of(
                     cls.device,
                     cls.algorithm,
@@ -292,7 +297,9 @@ class Trees(TreePlan):
     def registers_fit(self, recurrence: Recurrence) -> bool:
         """Return whether the registers suffice, by an estimate: four elements and staged inputs."""
         staged = 0 if any(c.state_axes for c in recurrence.carries) else len(recurrence.inputs)
-        words = 4 * -(-element_bytes(recurrence) // 4) + staged * self.items_per_thread
+        held = self.holds_items or self.block_load == "direct"
+        words = 4 * -(-element_bytes(recurrence) // 4)
+        words += staged * (self.items_per_thread if held else _VECTOR)
         needed = _BASE_REGISTERS + words
         return needed <= _THREAD_REGISTERS and needed * self.threads_per_block <= _REGISTERS
 

@@ -82,8 +82,17 @@ class Tile:
         start = as_dtype(tile, dtype) * self.plan.tile
         return start + as_dtype(self.thread, dtype) * self.plan.items_per_thread
 
+    @property
+    def _piece(self) -> int:
+        """Consecutive items that a thread moves between shared memory and registers together."""
+        return self.plan.items_per_thread if self.plan.holds_items else self.shared.unit
+
     def items(self, tile: Any, make: Any, after: Any = None) -> Any:
         """``make(item, time)`` for the thread's items, ``after(item, time)`` for each group."""
+        return self._groups(tile, 0, self.plan.items_per_thread, make, after)
+
+    def _groups(self, tile: Any, begin: Any, count: int, make: Any, after: Any = None) -> Any:
+        """``items`` of ``count`` items from ``begin`` on."""
         start = self.first_step(tile)
         dtype, group = tir.dtype_of(start), self.staged.group
 
@@ -91,7 +100,7 @@ class Tile:
             return start + as_dtype(k, dtype)
 
         def of_group(g: Any) -> Any:
-            first = g if group == 1 else g * group
+            first = begin + (g if group == 1 else g * group)
 
             def step(j: Any) -> Any:
                 k = first if group == 1 else first + j
@@ -103,13 +112,25 @@ class Tile:
             return when(self.valid(at(first)), tir.seq([steps, ending]))
 
         kind = tirx.ForKind.UNROLLED if self.staged.buffers else tirx.ForKind.SERIAL
-        return loop("k", self.plan.items_per_thread // group, of_group, kind)
+        return loop("k", count // group, of_group, kind)
+
+    def _pieces(self, make: Callable[[Any, int], Any]) -> Any:
+        """``make(begin, count)`` for every piece of the thread's items."""
+        items, piece = self.plan.items_per_thread, max(self._piece, self.staged.group)
+        if piece >= items:
+            return make(0, items)
+        return loop("p", items // piece, lambda p: make(p * piece, piece), tirx.ForKind.UNROLLED)
 
     def load(self, tile: Any) -> Any:
-        """Inputs of the thread's items into registers."""
+        """Inputs of the thread's items into registers, or to where it takes them from."""
         direct = self.staged.loads_alone
         rest = self.items(tile, None, self.staged.fill) if direct else None
-        return tir.seq([self.shared.load(tile), rest])
+        held = self.plan.holds_items
+        taken = self.shared.take(tile, 0, self.plan.items_per_thread) if held else None
+        return tir.seq([self.shared.load(tile), taken, rest])
+
+    def _taken(self, tile: Any, begin: Any, count: int) -> Any:
+        return None if self.plan.holds_items else self.shared.take(tile, begin, count)
 
     def _use(self, tile: Any, stmt: Any, item: Any, time: Any) -> Any:
         """``stmt`` with what is staged read from where it is."""
@@ -140,11 +161,15 @@ class Tile:
         def extend(k: Any, time: Any) -> Any:
             return self._use(tile, self.replica.extend(mine, [], time), k, time)
 
+        def extend_piece(begin: Any, count: int) -> Any:
+            steps = self._groups(tile, begin, count, extend)
+            return tir.seq([self._taken(tile, begin, count), steps])
+
         return [
             # Earlier levels are replayed over the items with the reduction.
             *(self._restore(earlier) for earlier in range(level)),
             self.replica.set_identity(mine, []),
-            self.items(tile, extend),
+            self._pieces(extend_piece),
             *tree(level, mine, self.total[level], number),
         ]
 
@@ -171,8 +196,14 @@ class Tile:
             last = tirx.EQ(time, self.recurrence.time.extent - 1)
             return tir.seq([step, tirx.IfThenElse(last, finish, None)])
 
-        steps = self.items(tile, of_item, self.staged.empty if self.staged.stores_alone else None)
-        return tir.seq([steps, self.shared.store(tile)])
+        alone = self.staged.empty if self.staged.stores_alone else None
+
+        def replay_piece(begin: Any, count: int) -> Any:
+            steps = self._groups(tile, begin, count, of_item, alone)
+            left = self.shared.leave(tile, begin, count)
+            return tir.seq([self._taken(tile, begin, count), steps, left])
+
+        return tir.seq([self._pieces(replay_piece), self.shared.store(tile)])
 
     def empty(self) -> list[Any]:
         """Store what a lane without steps leaves behind, by the first thread.

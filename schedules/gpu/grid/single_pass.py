@@ -2,9 +2,10 @@
 
 A block takes the next tile by an atomic ticket, reduces it, and publishes the tile's element. T
 tiles, as many as a block has threads, are a window. The block then reads the elements of all
-earlier tiles of its window, one per thread, and combines them by its tree. One of its threads waits
-for the carry that the window begins with, applies the result to it, and tells the others; in the
-last tile of a window it first publishes the carry of the next one. Every tile before it has a
+earlier tiles of its window, one per thread, and combines them by its tree. Its last thread, for
+which no element is left, waits for the carry that the window begins with; the barrier of the tree
+tells it to the others. In the last tile of a window one of them publishes the carry of the next
+one. Every tile before it has a
 smaller ticket, so that its block has begun, and the first of them waits for nobody: a grid of any
 size ends on a device that holds one block.
 
@@ -213,25 +214,26 @@ class TiledPass:
             tile.after.apply(total, [], source=tile.running),
             self._hand_over(tile.after, [row, window + 1], level),
         ]
-        before = [
+        carry = [
             self._await_carry(tile, [row, window], level),
-            tile.running.apply(reduced, []),
-            tirx.IfThenElse(ends, tir.seq(next_window), None),
             hidden(tile.running.keep(tile.before, [_ZERO], level)),
         ]
         for mark in self.begun if level == 0 else []:
             read = tile.reader.wait(tile.reader.look(mark, [row], "acquire"))
-            before.append(tirx.IfThenElse(is_last, read, None))
+            carry.append(tirx.IfThenElse(is_last, read, None))
+        # The last thread, which no element of a window is left for, waits for the carry meanwhile.
+        is_free = tirx.EQ(mine, self.window - 1)
         return [
             *tile.scan_level(level, number),
             tirx.IfThenElse(is_owner, _put(replica, elements, [row, number], total), None),
             replica.set_identity(look, []),
+            tirx.IfThenElse(is_free, tir.seq(carry), None),
             tirx.IfThenElse(mine < in_window, tile.reader.wait(theirs), None),
             *tile.tree.reduce(level, look, reduced, 1),
-            # Of all threads that would wait for the carry, one looks.
-            tirx.IfThenElse(is_owner, tir.seq(before), None),
-            all_wait(),
+            *([] if tile.tree.has_barriers else [all_wait()]),
             hidden(tile.running.fetch(tile.before, [_ZERO], range(level, level + 1))),
+            tile.running.apply(reduced, []),
+            tirx.IfThenElse(tirx.And(is_owner, ends), tir.seq(next_window), None),
         ]
 
 

@@ -21,10 +21,11 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import as_dtype, int_const, when
 from tvm_scan.schedules.common.replica import Replica
-from tvm_scan.schedules.gpu.shared.layout import Stream
+from tvm_scan.schedules.gpu.shared.layout import Stream, lenders_of
 from tvm_scan.schedules.gpu.shared.staged import Copiers, SharedTile
 from tvm_scan.schedules.gpu.shared.tables import tables_of
 from tvm_scan.schedules.gpu.thread import async_copy
+from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 from tvm_scan.schedules.gpu.thread.position import ThreadPosition
 
@@ -64,7 +65,14 @@ class SharedItems:
         self.inputs = [
             (SharedTile(s, each_lane, plan.stages), s, r) for s, r in parts if not s.stored
         ]
-        self.outputs = [(SharedTile(s, each_lane, 1), s, r) for s, r in parts if s.stored]
+        lent, tiles = lenders_of([s for s, _ in parts]), {s: tile for tile, s, _ in self.inputs}
+
+        def result(stream: Stream) -> SharedTile:
+            if stream not in lent:
+                return SharedTile(stream, each_lane, 1)
+            return SharedTile(stream, each_lane, plan.stages, over=tiles[lent[stream]])
+
+        self.outputs = [(result(s), s, r) for s, r in parts if s.stored]
         self.tables = []
         for table in tables_of(plan, recurrence):
             number = row.index * threads + self.thread
@@ -75,8 +83,13 @@ class SharedItems:
     @property
     def buffers(self) -> list[Var]:
         """Shared memory to allocate."""
-        streams = [tile for tile, *_ in (*self.inputs, *self.outputs)]
+        streams = [tile for tile, *_ in (*self.inputs, *self.outputs) if tile.over is None]
         return [tile.memory for tile in (*streams, *(tile for _, tile in self.tables))]
+
+    @property
+    def unit(self) -> int:
+        """Items that a thread takes or leaves at once at most; 1 where the block moves none."""
+        return max([1, *(stream.layout.unit for _, stream, _ in (*self.inputs, *self.outputs))])
 
     def _time(self, tile: Any, step: Any) -> Any:
         dtype = tir.dtype_of(self.recurrence.time.var)
@@ -91,12 +104,9 @@ class SharedItems:
         streams = [shared.fetch(tile) for shared, *_ in self.inputs]
         return tir.seq([*streams, *(shared.fetch(tile) for _, shared in self.tables)])
 
-    def _own(self, stream: Stream) -> tuple[Any, int, int]:
-        """The first of the thread's items, how many there are, and how many move at once."""
-        layout = stream.layout
-        # A thread's items never lie on both sides of a padding.
-        first = layout.index(self.thread * layout.items)
-        return first, layout.items, layout.unit
+    def _own(self, stream: Stream) -> Any:
+        """The index of the first of the thread's items, which lie on one side of a padding."""
+        return stream.layout.index(self.thread * stream.layout.items)
 
     def begin(self) -> Any:
         """Start the copies before the first tile."""
@@ -106,18 +116,36 @@ class SharedItems:
         return async_copy.begin_ahead(self.plan.stages, self._fetch, int_const(0, dtype))
 
     def load(self, tile: Any) -> Any:
-        """The thread's items of a tile into registers, and the next copies on their way."""
+        """A tile into shared memory, and the next copies on their way."""
         if not self.inputs and not self.tables:
             return None
-        copied = async_copy.next_tile(self.plan.stages, self._fetch, tile)
-        return tir.seq([copied, *(s.take(r, tile, *self._own(x)) for s, x, r in self.inputs)])
+        return async_copy.next_tile(self.plan.stages, self._fetch, tile)
+
+    def take(self, tile: Any, begin: Any, count: int) -> Any:
+        """The thread's items from ``begin`` on into registers."""
+        return tir.seq(
+            shared.take(r, tile, self._own(s), count, s.layout.unit, begin=begin)
+            for shared, s, r in self.inputs
+        )
+
+    def leave(self, tile: Any, begin: Any, count: int) -> Any:
+        """The thread's results from ``begin`` on into shared memory."""
+        stmts = []
+        for shared, s, r in self.outputs:
+            left = shared.leave(r, tile, self._own(s), count, s.layout.unit, begin)
+            stmts.append(left if shared.over is None else hidden(left))
+        return tir.seq(stmts)
 
     def store(self, tile: Any) -> Any:
-        """The thread's results of a tile to global memory."""
+        """What threads have left of a tile to global memory."""
         if not self.outputs:
             return None
-        left = [shared.leave(r, tile, *self._own(stream)) for shared, stream, r in self.outputs]
-        return tir.seq([*left, *(shared.put(tile) for shared, *_ in self.outputs)])
+        # Cells of an input have been read, as TVM's pass sees; it need not see that this thread
+        # alone writes them, and reads what it will fetch there next.
+        lent = any(shared.over is not None for shared, *_ in self.outputs)
+        puts = [(shared, shared.put(tile)) for shared, *_ in self.outputs]
+        stmts = [put if shared.over is None else hidden(put) for shared, put in puts]
+        return tir.seq([*([all_wait()] if lent else []), *stmts])
 
     def use(self, stmt: Any, tile: Any, item: Any, time: Any) -> Any:
         """``stmt`` of the thread's ``item`` with its loads of the tables from shared memory."""

@@ -15,6 +15,7 @@ between them, and differ as well.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd, lcm
@@ -111,6 +112,23 @@ def streams_of(plan: TreePlan, recurrence: Recurrence) -> tuple[Stream, ...]:
         return ()
     ahead = plan.stages > 1
     return _streams(recurrence, plan.items_per_thread, plan.tile, plan.vector_loads, ahead)
+
+
+def lenders_of(streams: Sequence[Stream]) -> dict[Stream, Stream]:
+    """Output -> the input of a tile in whose memory it lies.
+
+    A thread reads cells of the input that no other thread does, and puts results of the same steps
+    in their place: the same bytes of a layout that is the same, which the same threads copy.
+    """
+    found: dict[Stream, Stream] = {}
+    for output in streams:
+        for lender in streams if output.stored else ():
+            alike = lender.layout == output.layout and lender.copies == output.copies
+            dtypes = tir.dtype_of(lender.buffer) == tir.dtype_of(output.buffer)
+            if alike and dtypes and not lender.stored and lender not in found.values():
+                found[output] = lender
+                break
+    return found
 
 
 def along_time(plan: TreePlan, recurrence: Recurrence) -> tuple[Stream, ...]:

@@ -138,6 +138,8 @@ class SharedTile:
         Of its cells, if that is not the array's.
     region : Region, optional
         Where it lies in an array that others share; else it has one of its own.
+    over : SharedTile, optional
+        An input's whose cells it takes one for one, when they have been read.
     """
 
     def __init__(
@@ -148,10 +150,13 @@ class SharedTile:
         suffix: str = "tile",
         dtype: str | None = None,
         region: Region | None = None,
+        over: SharedTile | None = None,
     ) -> None:
         self.staged, self.copiers, self.buffers, self.region = staged, copiers, buffers, region
-        if region is not None:
-            self.memory = region.memory
+        self.over = over
+        lender = region or over
+        if lender is not None:
+            self.memory = lender.memory
             return
         name, dtype = f"{staged.buffer.name}_{suffix}", dtype or tir.dtype_of(staged.buffer)
         shape = [*copiers.row.lead, buffers, staged.cells]
@@ -238,31 +243,48 @@ class SharedTile:
     # ---- between shared memory and registers --------------------------------------------------
 
     def take(
-        self, registers: Var, tile: Any, first: Any, items: int, unit: int, apart: int = 1
+        self,
+        registers: Var,
+        tile: Any,
+        first: Any,
+        items: int,
+        unit: int,
+        apart: int = 1,
+        begin: Any = 0,
     ) -> Any:
-        """A thread's items into registers: ``unit`` at once, ``apart`` cells from each other."""
+        """A thread's items into registers: ``unit`` at once, ``apart`` cells from each other.
+
+        ``first`` is the index of its first item; those from ``begin`` on are taken.
+        """
 
         def of_unit(item: Any, index: Any) -> Any:
             value = self.load(tile, index, unit)
             return tirx.BufferStore(registers, value, [ramp(item, unit)])
 
-        return _units(items, unit, first, of_unit, apart)
+        return _units(items, unit, first, of_unit, apart, begin)
 
-    def leave(self, registers: Var, tile: Any, first: Any, items: int, unit: int) -> Any:
-        """A thread's results from registers."""
+    def leave(
+        self, registers: Var, tile: Any, first: Any, items: int, unit: int, begin: Any = 0
+    ) -> Any:
+        """A thread's results from registers, as ``take``."""
 
         def of_unit(item: Any, index: Any) -> Any:
             value = tirx.BufferLoad(registers, [ramp(item, unit)])
             return tirx.BufferStore(self.memory, value, self._at(tile, index, unit))
 
-        return _units(items, unit, first, of_unit)
+        return _units(items, unit, first, of_unit, begin=begin)
 
 
 def _units(
-    items: int, unit: int, first: Any, make: Callable[[Any, Any], Any], apart: int = 1
+    items: int,
+    unit: int,
+    first: Any,
+    make: Callable[[Any, Any], Any],
+    apart: int = 1,
+    begin: Any = 0,
 ) -> Any:
     def of_unit(u: Any) -> Any:
-        item = u * unit
+        item = begin + u * unit
         return make(item, first + item * apart)
 
     return loop("u", items // unit, of_unit, _UNROLLED)

@@ -275,11 +275,15 @@ class TreePlan(GpuPlan):
         Whether a block takes one tile of its lanes after another.
     passes : int
         How often an input is loaded.
+    holds_items : bool
+        Whether threads hold in registers, from the reduction to the replay, what they take from a
+        tile in shared memory, and do not take it twice.
     """
 
     block_tree: str = "blelloch"
     walks_tiles: ClassVar[bool] = False
     passes: ClassVar[int] = 1
+    holds_items: ClassVar[bool] = True
 
     def combines(self, steps: int) -> float:
         """Combinations of every step into its thread's element, and of the tree of every tile."""

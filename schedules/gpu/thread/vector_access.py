@@ -25,7 +25,7 @@ _BYTES = 16
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "uint32", "int64", "uint64")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class VectorAccess:
     """The map from the steps of a thread to vectors of one access.
 
