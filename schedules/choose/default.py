@@ -18,6 +18,11 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan, schedules_of
 
 
+#: Share by which a plan may cost more than the best one and still be taken, an earlier and simpler
+#: one: predictions are no closer.
+_ALIKE = 0.01
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A plan that was compared.
@@ -111,11 +116,11 @@ def _decide(
                 continue
             costs = [plan.cost(recurrence, machine, length) for length in lengths]
             seconds = geometric_mean(cost.seconds for cost in costs)
-            # Two digits: of what is closer than that, the earlier and simpler one is taken.
-            ranked = float(f"{geometric_mean(cost.ranked for cost in costs):.1e}")
+            ranked = geometric_mean(cost.ranked for cost in costs)
             candidates.append(Candidate(plan, seconds, factor * ranked, rules))
     while candidates:
-        chosen = min(candidates, key=lambda candidate: candidate.ranked)
+        most = (1.0 + _ALIKE) * min(candidate.ranked for candidate in candidates)
+        chosen = next(candidate for candidate in candidates if candidate.ranked <= most)
         candidates.remove(chosen)
         try:
             chosen.plan.check_on(machine, recurrence)

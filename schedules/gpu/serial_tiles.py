@@ -33,6 +33,7 @@ class SerialTiles(Trees):
     """
 
     algorithm: ClassVar[str] = "serial_tiles"
+    wide: ClassVar[tuple[int, ...]] = (1, 2)
     walks_tiles: ClassVar[bool] = True
     threads_per_block: int = 0
     items_per_thread: int = 0

@@ -20,8 +20,8 @@ from tvm_scan.schedules.gpu.grid.single_pass import TiledPass
 from tvm_scan.schedules.gpu.shared.layout import streams_of
 from tvm_scan.schedules.gpu.thread.ordered_memory import WORD, is_word
 from tvm_scan.schedules.gpu.thread.plans import aligned
-from tvm_scan.schedules.gpu.trees import Trees
-from tvm_scan.schedules.machine.gpu_chip import CACHED, MEMORY, GpuChip, Work
+from tvm_scan.schedules.gpu.trees import Trees, leaves_chip_empty
+from tvm_scan.schedules.machine.gpu_chip import CACHED, LITTLE, MEMORY, GpuChip, Work
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 from tvm_scan.schedules.plan import ScanPlan
@@ -115,7 +115,7 @@ class SinglePass(Trees):
             # follow one another by two, a store and the load that sees it.
             chain=counts.cycles + counts.exchange_cycles + 3 * MEMORY,
             once=2 * MEMORY * ceil(tiles / threads),
-            launches=2.0,
+            launches=1.0 + LITTLE,
             lines=counts.lines + warps * again.exchanged,
         )
 
@@ -127,11 +127,12 @@ class SinglePass(Trees):
 
     @classmethod
     def shortlist(cls, recurrence: Recurrence, machine: Machine) -> Iterator[ScanPlan]:
-        """Yield what other trees do, of sizes that are known: those decide whether blocks wait.
+        """Yield what other trees do, of sizes that are known, or of few rows.
 
         States of many cells, whose elements are many words, were not measured.
         """
         known = all(size is not None for size in sizes_of(recurrence))
+        known = known or leaves_chip_empty(recurrence, machine)
         many = any(carry.state_axes for carry in recurrence.carries)
         if known and not many and _can_hand_over(recurrence, machine):
             yield from super().shortlist(recurrence, machine)

@@ -14,7 +14,7 @@ from tvm_scan.schedules.gpu.grid.carries import carry_threads
 from tvm_scan.schedules.gpu.grid.three_phase import TiledPhases
 from tvm_scan.schedules.gpu.thread.plans import aligned
 from tvm_scan.schedules.gpu.trees import Trees
-from tvm_scan.schedules.machine.gpu_chip import MEMORY, GpuChip, Work
+from tvm_scan.schedules.machine.gpu_chip import LITTLE, MEMORY, GpuChip, Work
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 
@@ -86,7 +86,7 @@ class ThreePhase(Trees):
             threads=rows * counts.tiles * self.threads_per_block,
             chain=2 * counts.cycles,
             once=0.0,
-            launches=3.0,
+            launches=2.0 + LITTLE,
             lines=counts.lines + counts.lines_to_reduce,
             between=chunks * (2 * MEMORY + counts.exchange_cycles),
         )

@@ -36,7 +36,7 @@ _ELEMENT_WORDS = 160
 #: Words of an element up to which blocks of more than 128 threads have registers enough.
 _SMALL_WORDS = 4
 #: Lengths at which plans are compared where it is not known and rows are few.
-_LENGTHS = (256, 4096, 65536, 1 << 20)
+_LENGTHS = (256, 4096, 65536, 1 << 22)
 _NAMES = {"blelloch": "Blelloch", "kogge_stone": "Kogge-Stone", "warp": "warp"}
 #: 32-bit registers of a multiprocessor, and of one thread; the rest of a thread's own state.
 _REGISTERS, _THREAD_REGISTERS, _BASE_REGISTERS = 65536, 255, 32
@@ -257,13 +257,15 @@ class Trees(TreePlan):
         worth = trees_worth(recurrence, machine)
         tree = "warp" if "warp" in worth else worth[0 if waits_in_warps(machine) else -1]
         # Of sizes that are not known, neither few rows nor short ones can be counted on.
-        sizes = (128, 256, 512) if leaves_chip_empty(recurrence, machine) else (128,)
-        for threads in (128, 256, 512, 64, 32) if known else sizes:
+        empty = leaves_chip_empty(recurrence, machine)
+        sizes = (128, 256, 512) if empty else (128,)
+        wide = cls.wide if empty or items == 8 else (1,)
+        for threads in (256, 128, 512, 64, 32) if known else sizes:
             few = length is not None and threads > 32 and threads * items >= 2 * length
             large = threads > 128 and size > 4 * _SMALL_WORDS
             if few or large:
                 continue
-            for each in (items * times for times in (cls.wide if items == 8 else (1,))):
+            for each in (items * times for times in wide):
                 plan: Any = cls.of(
                     cls.device,
                     cls.algorithm,
@@ -284,9 +286,8 @@ class Trees(TreePlan):
         staged = plan.with_(block_load="transposed")
         if not streams_of(staged, recurrence):
             return
-        if not plan.vector_loads:
-            # Threads that read their own items one by one touch every line of a warp each time.
-            yield staged
+        # Threads that read their own items touch every line of a warp several times.
+        yield staged
         if "stages" not in cls.decisions():
             return
         ahead = staged.with_(stages=2)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 MEMORY, LEVEL, BARRIER, EXP = 630.0, 32.0, 36.0, 54.0
 #: Cycles from one instruction of a warp to its next one, where no other warp is in its way.
 APART = 2.2
-#: Seconds of a kernel beside its work: launched, filled and drained.
-LAUNCH = 4.0e-6
+#: Seconds of a kernel beside its work: launched, filled and drained. What a kernel of little work
+#: takes of that, which clears words or scans the carries of tiles.
+LAUNCH, LITTLE = 4.5e-6, 0.28
 #: Steps that the compiler overlaps in a serial loop.
 UNROLLED = 4
 #: What a byte from the second-level cache costs, as a share of one from memory.
@@ -182,7 +183,7 @@ class Work:
     paired : float
         Of the instructions of warps, those that are saved where one works on two numbers.
     launches : float
-        Kernels.
+        Kernels; one of little work counts as ``LITTLE``.
     lines : float
         Cycles in which a multiprocessor's load and store unit is busy, of all of them together.
     tensor : float

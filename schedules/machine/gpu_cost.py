@@ -27,6 +27,8 @@ from tvm_scan.schedules.machine.gpu_chip import APART, LAUNCH, MEMORY, GpuChip, 
 #: What a bound that is not the largest still costs, as a share: overlap is not perfect. Of the
 #: chain nothing, which other warps hide.
 _NOT_HIDDEN = 0.12
+#: What is not hidden of the chain where a block asks memory for little while it computes.
+_IN_TURN = 0.5
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def gpu_cost(work: Work, block: Block, chip: GpuChip, *, in_pairs: bool = False)
     latency = (max(work.chain, of_a_warp) * waves + work.once) / chip.clock
     lines = work.lines / (busy * chip.clock)
     tensor = work.tensor / (chip.tensor * busy * chip.clock)
-    rates = (memory + latency * block.in_turn, exponentials, issue, lines, tensor)
+    rates = (memory + _IN_TURN * latency * block.in_turn, exponentials, issue, lines, tensor)
     others = sum(rates) - (max(rates) if max(rates) >= latency else 0.0)
     seconds = max(*rates, latency) + _NOT_HIDDEN * others
     return GpuCost(

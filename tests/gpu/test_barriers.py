@@ -58,8 +58,9 @@ def test_the_count_is_what_the_trees_need(tree, threads):
     assert plan.cost(found, Machine.of(CUDA_TARGET)).waits == tiles * whole
     reduce, _, replay = counts("three_phase", tree, threads)
     assert (reduce, replay) == (total, whole)
-    # For the ticket, and for the carry; the tree is used twice.
-    assert counts("single_pass", tree, threads) == [0, 2 + whole + total]
+    # For the ticket; the tree is used twice, the second time with the carry, which no barrier of
+    # one warp brings.
+    assert counts("single_pass", tree, threads) == [0, 1 + whole + total + (threads <= 32)]
 
 
 def shared_arrays(source):
@@ -76,7 +77,7 @@ def test_nothing_that_is_hidden_from_tvm_shares_its_memory(tree, algorithm):
     own["blelloch"] = ["shared0a", "shared0b", "sum0a", "sum0b"]
     # The last kernel is the one that writes.
     assert sorted(shared_arrays(source.rsplit("__global__", 1)[1])) == sorted(
-        ["A_tile", "X_tile", "H_tile", *own[tree]]
+        ["A_tile", "X_tile", *own[tree]]  # H lies where A did
     )
 
 

@@ -179,8 +179,8 @@ WRONG = {
     "cuda/serial_tiles(threads_per_block=8, items_per_thread=4, block_load=transposed, stages=4)": (
         "1 to 3 buffers of a tile, got stages=4"
     ),
-    "cuda/serial_tiles(threads_per_block=512, items_per_thread=16, block_load=transposed)": (
-        "at most 49152 bytes of shared memory, got 11"
+    "cuda/serial_tiles(threads_per_block=1024, items_per_thread=16, block_load=transposed)": (
+        "at most 49152 bytes of shared memory, got 1[5-9]"
     ),
 }
 

@@ -9,7 +9,12 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import element_bytes
 from tvm_scan.schedules.common.strides import contiguous_axis
 from tvm_scan.schedules.gpu.block.tree_counts import thread_counts
-from tvm_scan.schedules.gpu.shared.counts import lines_of_step, shared_accesses
+from tvm_scan.schedules.gpu.shared.counts import (
+    bytes_again,
+    lines_of_step,
+    shared_accesses,
+    short_runs,
+)
 from tvm_scan.schedules.gpu.thread.plans import TreePlan
 from tvm_scan.schedules.machine.gpu_chip import BARRIER, EXP, LEVEL, MEMORY
 from tvm_scan.schedules.machine.step_counts import StepCost, step_cost
@@ -88,6 +93,8 @@ def tile_counts(plan: TreePlan, recurrence: Recurrence, rows: float, length: flo
         lines=steps * lines_of_step(plan, recurrence) + warps * per_thread.scan.exchanged,
         issued_to_reduce=warps * per_thread.reduced(items),
         lines_to_reduce=warps * per_thread.reduce.exchanged,
-        moved=steps * step.bytes * coalesced,
+        moved=steps
+        * (step.bytes * coalesced + bytes_again(plan, recurrence))
+        * (1.0 + short_runs(plan, recurrence, length)),
         specials=steps * step.specials,
     )

@@ -137,7 +137,7 @@ class SharedItems:
         return tir.seq(stmts)
 
     def store(self, tile: Any) -> Any:
-        """What threads have left of a tile to global memory."""
+        """The results of a tile, which the threads have left, to global memory."""
         if not self.outputs:
             return None
         # Cells of an input have been read, as TVM's pass sees; it need not see that this thread

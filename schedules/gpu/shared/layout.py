@@ -120,15 +120,15 @@ def lenders_of(streams: Sequence[Stream]) -> dict[Stream, Stream]:
     A thread reads cells of the input that no other thread does, and puts results of the same steps
     in their place: the same bytes of a layout that is the same, which the same threads copy.
     """
-    found: dict[Stream, Stream] = {}
+    lenders: dict[Stream, Stream] = {}
     for output in streams:
         for lender in streams if output.stored else ():
             alike = lender.layout == output.layout and lender.copies == output.copies
             dtypes = tir.dtype_of(lender.buffer) == tir.dtype_of(output.buffer)
-            if alike and dtypes and not lender.stored and lender not in found.values():
-                found[output] = lender
+            if alike and dtypes and not lender.stored and lender not in lenders.values():
+                lenders[output] = lender
                 break
-    return found
+    return lenders
 
 
 def along_time(plan: TreePlan, recurrence: Recurrence) -> tuple[Stream, ...]:
