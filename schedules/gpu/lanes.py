@@ -370,7 +370,8 @@ class Lanes(_Walk):
         split = split_of(recurrence)
         if isinstance(split, NoSplit) or not shuffles(machine, _SHUFFLES):
             return
-        counts = [s for s in (1, 2, 4, 8, 16, 32) if split.states % s == 0]
+        # A thread alone has most registers, and few others beside it, last.
+        counts = [s for s in (2, 4, 8, 16, 32, 1) if split.states % s == 0]
         alone = [s for s in counts if s > 2] or counts[-1:]
         for shared in counts:
             # Few lanes spread over more multiprocessors in small blocks; of a thread or two to a

@@ -27,8 +27,10 @@ from tvm_scan.schedules.machine.gpu_chip import APART, LAUNCH, MEMORY, GpuChip, 
 #: What a bound that is not the largest still costs, as a share: overlap is not perfect. Of the
 #: chain nothing, which other warps hide.
 _NOT_HIDDEN = 0.12
-#: What is not hidden of the chain where a block asks memory for little while it computes.
-_IN_TURN = 0.5
+#: Of the chain, what is not hidden where a block asks memory for little while it computes: beside
+#: other blocks, and alone on its multiprocessor, where tiles follow one another and each one's
+#: bytes wait for the memory's answer together.
+_IN_TURN, _ALONE = 0.5, 1.5
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Block:
         Bytes of memory that a thread has under way while it waits.
     in_turn : bool
         Whether a block asks memory for little while it computes, as trees do between two tiles.
+    walks_tiles : bool
+        Whether a block takes one tile after another.
     """
 
     threads: int
@@ -79,6 +83,7 @@ class Block:
     shared_bytes: int
     waiting_bytes: float
     in_turn: bool = False
+    walks_tiles: bool = False
 
     def at_once(self, chip: GpuChip) -> int:
         """Blocks that a multiprocessor holds, with their threads and their memory."""
@@ -117,7 +122,9 @@ def gpu_cost(work: Work, block: Block, chip: GpuChip, *, in_pairs: bool = False)
     latency = (max(work.chain, of_a_warp) * waves + work.once) / chip.clock
     lines = work.lines / (busy * chip.clock)
     tensor = work.tensor / (chip.tensor * busy * chip.clock)
-    rates = (memory + _IN_TURN * latency * block.in_turn, exponentials, issue, lines, tensor)
+    alone = block.walks_tiles and blocks <= count
+    shown = (_ALONE if alone else _IN_TURN) * block.in_turn
+    rates = (memory + shown * latency, exponentials, issue, lines, tensor)
     others = sum(rates) - (max(rates) if max(rates) >= latency else 0.0)
     seconds = max(*rates, latency) + _NOT_HIDDEN * others
     return GpuCost(

@@ -66,6 +66,8 @@ class GpuPlan(ScanPlan):
         Bytes of memory that a thread has under way while it waits.
     in_turn : bool
         Whether a block asks memory for little while it computes.
+    walks_tiles : bool
+        Whether a block of a tree takes one tile of its lanes after another.
     """
 
     device: ClassVar[str] = "cuda"
@@ -82,6 +84,7 @@ class GpuPlan(ScanPlan):
     chunks: int = 0
     waiting_bytes: ClassVar[float] = 16.0
     in_turn: ClassVar[bool] = False
+    walks_tiles: ClassVar[bool] = False
 
     @property
     def has_scratch(self) -> bool:
@@ -110,6 +113,7 @@ class GpuPlan(ScanPlan):
             # Each thread has some loads under way: vectors, or those of unrolled steps.
             max(64.0 if self.vector_loads else self.waiting_bytes, self._bytes_ahead(recurrence)),
             self.in_turn,
+            self.walks_tiles,
         )
         work = self.work(recurrence, float(known_rows(recurrence)), length, machine.gpu)
         return gpu_cost(work, block, machine.gpu, in_pairs=machine.device.pairs)
@@ -271,8 +275,6 @@ class TreePlan(GpuPlan):
     block_tree : {"blelloch", "kogge_stone", "warp"}
         How the threads of a block exchange: upsweep and downsweep in padded shared memory, doubling
         distances in shared memory, or shuffles within warps and one element per warp.
-    walks_tiles : bool
-        Whether a block takes one tile of its lanes after another.
     passes : int
         How often an input is loaded.
     holds_items : bool
@@ -281,7 +283,6 @@ class TreePlan(GpuPlan):
     """
 
     block_tree: str = "blelloch"
-    walks_tiles: ClassVar[bool] = False
     passes: ClassVar[int] = 1
     holds_items: ClassVar[bool] = True
 
