@@ -28,9 +28,8 @@ from tvm_scan.schedules.machine.gpu_chip import APART, LAUNCH, MEMORY, GpuChip, 
 #: chain nothing, which other warps hide.
 _NOT_HIDDEN = 0.12
 #: Of the chain, what is not hidden where a block asks memory for little while it computes: beside
-#: other blocks, and alone on its multiprocessor, where tiles follow one another and each one's
-#: bytes wait for the memory's answer together.
-_IN_TURN, _ALONE = 0.5, 1.5
+#: other blocks; and alone on its multiprocessor, where tiles follow one another.
+_IN_TURN, _ALONE = 0.5, 1.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Block:
         Bytes of memory that a thread has under way while it waits.
     in_turn : bool
         Whether a block asks memory for little while it computes, as trees do between two tiles.
-    walks_tiles : bool
+    several_tiles : bool
         Whether a block takes one tile after another.
     """
 
@@ -83,7 +82,7 @@ class Block:
     shared_bytes: int
     waiting_bytes: float
     in_turn: bool = False
-    walks_tiles: bool = False
+    several_tiles: bool = False
 
     def at_once(self, chip: GpuChip) -> int:
         """Blocks that a multiprocessor holds, with their threads and their memory."""
@@ -122,7 +121,7 @@ def gpu_cost(work: Work, block: Block, chip: GpuChip, *, in_pairs: bool = False)
     latency = (max(work.chain, of_a_warp) * waves + work.once) / chip.clock
     lines = work.lines / (busy * chip.clock)
     tensor = work.tensor / (chip.tensor * busy * chip.clock)
-    alone = block.walks_tiles and blocks <= count
+    alone = block.several_tiles and blocks <= count
     shown = (_ALONE if alone else _IN_TURN) * block.in_turn
     rates = (memory + shown * latency, exponentials, issue, lines, tensor)
     others = sum(rates) - (max(rates) if max(rates) >= latency else 0.0)

@@ -119,7 +119,8 @@ def test_the_choice_is_the_same_each_time_and_looks_at_few_plans(name):
         plans = [made.chosen.plan, *(one.plan for one in made.others)]
         assert 2 <= len(plans) == len(set(plans)) <= 80
         assert Sequential() in plans
-        assert made.chosen.ranked <= min(one.ranked for one in made.others)
+        # Of plans within a percent of the best, the simplest.
+        assert made.chosen.ranked <= 1.01 * min(one.ranked for one in made.others)
         for plan in plans:
             assert name == "avx512" or not plan.ldexp
             assert name != "sse2" or not plan.nontemporal
