@@ -94,6 +94,7 @@ def test_a_captured_graph(length):
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 def test_a_first_call_in_a_capture_says_what_to_do():
     from tvm_scan import ScanError
 
@@ -127,6 +128,7 @@ def test_two_gpus():
 
 
 @needs_gpu
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
 def test_compiled_and_mapped():
     a, x = pair(300)
     compiled = torch.compile(ts.linear_recurrence, fullgraph=True)
