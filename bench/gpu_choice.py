@@ -28,6 +28,7 @@ from bench.origin import command, commit
 from tvm_scan import ScanPlan, parallelize
 from tvm_scan.meta.space.decisions import enumerate_plans
 from tvm_scan.schedules.choose.default import decide
+from tvm_scan.schedules.gpu.serial_tiles import SerialTiles
 from tvm_scan.schedules.gpu.single_pass import SinglePass
 from tvm_scan.schedules.machine.machine import Machine
 
@@ -46,8 +47,16 @@ _SLOW = 0.05
 def cases() -> list[Case]:
     """Loops of every family, in sizes that fill a chip and that do not."""
     rows = 8 * 1536
-    lengths = (128, 512, 1024, 4096, 4095, 16384, 65536)
-    sums = ((1, 1 << 28), (1, 1 << 24), (1, 1 << 20), (64, 32768), (2048, 4096), (512, 65536))
+    lengths = (128, 256, 512, 1024, 4096, 4095, 16384, 65536)
+    sums = (
+        *((1, 1 << n) for n in (28, 24, 22, 20, 18)),
+        (8, 1 << 20),
+        (64, 32768),
+        (132, 65536),
+        (2048, 4096),
+        (512, 65536),
+    )
+    few = (*((1, 1 << n) for n in (27, 24, 20)), (8, 1 << 20), (64, 4096), (64, 32768))
     scans = (
         (8, 2048, 2048, 16),
         (8, 4096, 2048, 16),
@@ -63,9 +72,9 @@ def cases() -> list[Case]:
         *(Case("cumsum", s) for s in sums),
         *(Case("affine", (rows, n)) for n in lengths),
         *(Case("affine", (rows, n), "bfloat16") for n in (1024, 4096)),
-        *(Case("affine", s) for s in ((1, 1 << 24), (64, 32768), (1536, 1024))),
+        *(Case("affine", s) for s in (*few, (256, 16384), (1536, 1024))),
         *(Case("selective", s) for s in scans),
-        *(Case("selective", s, "bfloat16") for s in (scans[0], scans[2])),
+        *(Case("selective", s, "bfloat16") for s in scans[:4]),
         *(Case("rwkv6", (32, t, 64)) for t in (128, 1024, 8192)),
         *(Case("delta", (32, t, 128)) for t in (1, 64, 512, 2048, 8192)),
         *(Case("delta", s) for s in ((128, 2048, 128), (2, 8192, 128))),
@@ -73,7 +82,7 @@ def cases() -> list[Case]:
 
 
 def _plans(case: Case, target: Target, whole: bool) -> Iterator[tuple[str, ScanPlan]]:
-    """The default and what it was chosen among, with more of the single pass; or all plans."""
+    """The default and what it was chosen among, with more trees of rows; or all plans."""
     recurrence = case.recurrence
     decision = decide(target, recurrence)
     yield "default", decision.chosen.plan
@@ -84,14 +93,20 @@ def _plans(case: Case, target: Target, whole: bool) -> Iterator[tuple[str, ScanP
         yield "shortlist", other.plan
     if case.family in ("affine", "cumsum"):
         for plan in enumerate_plans(target, recurrence):
-            if isinstance(plan, SinglePass) and _is_usual(plan):
-                yield "single pass", plan
+            if isinstance(plan, SinglePass | SerialTiles) and _is_usual(plan, case):
+                yield "tree", plan
 
 
-def _is_usual(plan: SinglePass) -> bool:
-    """Whether a single pass has tiles of a size that pays for its wait."""
-    tile = plan.threads_per_block * plan.items_per_thread
-    return plan.block_tree == "warp" and plan.vector_loads and 2048 <= tile <= 16384
+def _is_usual(plan: SinglePass | SerialTiles, case: Case) -> bool:
+    """Whether a tree's tiles have a size that pays: for its wait, or on a row of its own."""
+    items, tile = plan.items_per_thread, plan.threads_per_block * plan.items_per_thread
+    rows, length = case.sizes
+    if plan.block_tree != "warp" or not plan.vector_loads:
+        return False
+    if isinstance(plan, SinglePass):
+        staged = plan.block_load == "transposed"
+        return rows < 512 and staged and 8 <= items <= 32 and 1024 <= tile <= 16384
+    return rows >= 32 and plan.stages < 3 and 4 <= items <= 16 and 128 <= tile <= length
 
 
 def _built(task: tuple[int, Case, str, str, str, Path]) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def predicted(
     row: dict[str, Any],
     elements: int,
     moved: float,
-    launches: int,
+    launches: float,
     chip: GpuChip = H200,
     between: float = 0.0,
 ) -> dict[str, float]:
@@ -148,8 +148,8 @@ def predicted(
         All of them.
     moved : float
         Bytes of memory for each.
-    launches : int
-        Kernels.
+    launches : float
+        See ``Work``.
     chip : GpuChip
         On what.
     between : float
@@ -164,7 +164,7 @@ def predicted(
         elements * moved,
         elements * row["mufu"],
         elements * row["instructions"] / 32,
-        *(0.0, 0.0, _MANY, 0.0, 0.0, float(launches), elements * row["accesses"] / 32),
+        *(0.0, 0.0, _MANY, 0.0, 0.0, launches, elements * row["accesses"] / 32),
         between=between,
     )
     cost = gpu_cost(work, Block(128, 128, 0, 1e3), chip)
@@ -214,8 +214,8 @@ def _compiled_for(
     # Of three phases, what the second kernel reads is small; the inputs are read twice.
     sizes = float(known_rows(recurrence)), float(known_extent(recurrence.time.extent))
     work = fields.work(recurrence, *sizes, H200)
-    launches, between = int(work.launches), work.between
-    moved = case.bytes + (case.bytes - case.stored if launches == 3 else 0.0)
+    launches, between = work.launches, work.between
+    moved = case.bytes + (getattr(plan, "passes", 1) - 1) * (case.bytes - case.stored)
     if plan.algorithm == "single_pass":
         # And what its blocks hand to one another.
         moved = work.moved / case.elements

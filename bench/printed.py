@@ -68,8 +68,19 @@ def printed(page: str, found: dict[str, Any]) -> str:
         text = "\n\n".join(map(delta_page.tables, (found, *others)))
         return torch_page.with_part(path, "bench_delta", text)
     if name == "gpu":
-        choice = json.loads((RESULTS / "gpu_choice.json").read_text("utf-8"))
-        text = f"{gpu_page.tables(found)}\n\n## The defaults\n\n{gpu_page.choices(choice)}"
+        walks, choice, others = (
+            json.loads((RESULTS / f"gpu_{name}.json").read_text("utf-8"))
+            for name in ("walks", "choice", "choice_walks")
+        )
+        text = "\n\n".join(
+            [
+                gpu_page.tables(found),
+                "## More sizes",
+                gpu_page.tables(walks),
+                "## The defaults",
+                *map(gpu_page.choices, (choice, others)),
+            ]
+        )
         return torch_page.with_part(path, "bench_gpu", text)
     rows = found["rows"]
     if name == "cpu":

@@ -17,7 +17,6 @@ from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan, schedules_of
 
-
 #: Share by which a plan may cost more than the best one and still be taken, an earlier and simpler
 #: one: predictions are no closer.
 _ALIKE = 0.01

@@ -104,6 +104,7 @@ class SerialTiles(Trees):
             once=0.0,
             launches=1.0,
             lines=counts.lines,
+            lost=counts.lost,
         )
 
     def picture(self, recurrence: Recurrence) -> Picture:

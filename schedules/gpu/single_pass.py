@@ -117,6 +117,7 @@ class SinglePass(Trees):
             once=2 * MEMORY * ceil(tiles / threads),
             launches=1.0 + LITTLE,
             lines=counts.lines + warps * again.exchanged,
+            lost=counts.lost,
         )
 
     @classmethod

@@ -88,6 +88,7 @@ class ThreePhase(Trees):
             once=0.0,
             launches=2.0 + LITTLE,
             lines=counts.lines + counts.lines_to_reduce,
+            lost=2 * counts.lost * 0.85,
             between=chunks * (2 * MEMORY + counts.exchange_cycles),
         )
 

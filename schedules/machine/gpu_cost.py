@@ -109,7 +109,7 @@ def gpu_cost(work: Work, block: Block, chip: GpuChip, *, in_pairs: bool = False)
     speed = min(1.0, under_way / (chip.bandwidth * MEMORY / chip.clock))
     held = count * block.at_once(chip)
     waves = ceil(max(1.0, threads / block.all_threads / held))
-    memory = work.moved / (chip.bandwidth * max(speed, 1e-6))
+    memory = (work.moved + work.lost) / (chip.bandwidth * max(speed, 1e-6))
     # A multiprocessor without a block does nothing.
     blocks = max(1.0, threads / block.threads)
     busy = min(count, blocks)

@@ -37,8 +37,9 @@ class TileCounts:
         touch with those and shuffles, of all lanes and steps together.
     issued_to_reduce, lines_to_reduce : float
         Of a kernel that makes the tiles' elements alone; without the lines of its inputs.
-    moved, specials : float
-        Bytes and special functions of all steps, each made once.
+    moved, lost, specials : float
+        Bytes, those that memory could move meanwhile, and special functions of all steps, each
+        made once.
     """
 
     tiles: float
@@ -52,6 +53,7 @@ class TileCounts:
     issued_to_reduce: float
     lines_to_reduce: float
     moved: float
+    lost: float
     specials: float
 
 
@@ -93,8 +95,11 @@ def tile_counts(plan: TreePlan, recurrence: Recurrence, rows: float, length: flo
         lines=steps * lines_of_step(plan, recurrence) + warps * per_thread.scan.exchanged,
         issued_to_reduce=warps * per_thread.reduced(items),
         lines_to_reduce=warps * per_thread.reduce.exchanged,
-        moved=steps
-        * (step.bytes * coalesced + bytes_again(plan, recurrence))
-        * (1.0 + short_runs(plan, recurrence, length)),
+        moved=steps * step.bytes * coalesced,
+        lost=steps
+        * (
+            bytes_again(plan, recurrence)
+            + step.bytes * coalesced * short_runs(plan, recurrence, length)
+        ),
         specials=steps * step.specials,
     )

@@ -154,7 +154,8 @@ class SharedTile:
     ) -> None:
         self.staged, self.copiers, self.buffers, self.region = staged, copiers, buffers, region
         self.over = over
-        lender = region or over
+        lender: Region | SharedTile | None = region or over
+        self.memory: Var
         if lender is not None:
             self.memory = lender.memory
             return
