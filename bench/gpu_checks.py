@@ -13,7 +13,7 @@ from typing import Any
 from tvm.target import Target
 
 from bench.gpu_cases import Case, check_cases, ladder, peer_cases
-from bench.gpu_worker import Worker
+from bench.gpu_worker import Worker, peer_key
 from tvm_scan import ScanPlan
 from tvm_scan.errors import PlanError
 
@@ -162,5 +162,5 @@ def checked_peers(worker: Worker, clock: Clock, say: Say, patience: float) -> li
             bound = 16 * _bound(case, "bfloat16" if "bfloat16" in name else case.dtype)
             rows.append(_compared(row, found, bound, say))
             if is_wrong(rows[-1]):
-                worker.lost[case.family, name] = f"wrong: an error of {found:.3g}"
+                worker.lost[peer_key(case, name)] = f"wrong: an error of {found:.3g}"
     return rows

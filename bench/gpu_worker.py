@@ -22,7 +22,7 @@ from bench.gpu_cases import Case
 from bench.gpu_ours import Times
 from tvm_scan import ScanPlan
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "peer_key"]
 
 #: Seconds in which a process that was told to end must have ended.
 _FAREWELL = 5.0
@@ -61,7 +61,7 @@ class Worker:
         self._inside = Answers(self._files(), arch) if inside else None
         self._process: Any = None
         self._connection: Connection | None = None
-        #: What crashed, took too long or is wrong, and is not asked for again: (family, name).
+        #: What crashed, took too long or is wrong, and is not asked for again: (cases, name).
         self.lost: dict[tuple[str, str], str] = {}
 
     def names(self, family: str) -> list[str]:
@@ -89,15 +89,14 @@ class Worker:
         Times or str
             Or why there are none.
         """
-        found: Times | str = self._asked(
-            (case.family, name), seconds, "peer_times", case, name, repeat
-        )
+        key = peer_key(case, name)
+        found: Times | str = self._asked(key, seconds, "peer_times", case, name, repeat)
         return found
 
     def peer_errors(self, case: Case, seconds: float) -> Iterator[tuple[str, float | str]]:
         """Name of every peer and its difference from float64, each within so many seconds."""
         for name in self.names(case.family):
-            yield name, self._asked((case.family, name), seconds, "peer_error", case, name)
+            yield name, self._asked(peer_key(case, name), seconds, "peer_error", case, name)
 
     def plan_times(
         self, case: Case, plan: ScanPlan | None, repeat: int, seconds: float
@@ -168,6 +167,11 @@ class Worker:
             self._process.join(_FAREWELL)
             return _LOST, f"its process ended with {self._process.exitcode}"
         return _LOST, f"not done in {seconds:.0f} s"
+
+
+def peer_key(case: Case, name: str) -> tuple[str, str]:
+    """A peer that was lost is lost for its family in this dtype: it has a kernel for each."""
+    return f"{case.family} {case.dtype}", name
 
 
 def _key(case: Case, plan: ScanPlan | None) -> tuple[str, str]:

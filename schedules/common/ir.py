@@ -153,15 +153,15 @@ def whole(buffer: Var) -> Any:
     )
 
 
-def for_blocks(count: int, stmt: Any) -> Any:
-    """Let a kernel have as many registers as leave room for so many blocks on a multiprocessor.
+def for_one_block(stmt: Any) -> Any:
+    """Let a kernel have the registers that it needs: one block on a multiprocessor is enough.
 
     Left alone, ptxas gives some away for another block on the multiprocessor, and keeps what it
-    does not need at the moment in local memory; or takes more than its threads gain by. This is
-    the second number of ``__launch_bounds__``.
+    does not need at the moment in local memory. This is the second number of
+    ``__launch_bounds__``.
     """
     key = "tirx.launch_bounds_min_blocks_per_sm"
-    return tirx.AttrStmt("default", key, int_const(count, "int32"), stmt)
+    return tirx.AttrStmt("default", key, int_const(1, "int32"), stmt)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
 from tvm_scan.delta_rule import DeltaRule
-from tvm_scan.schedules.common.ir import cell_count, for_blocks, int_const, local, loop, when
+from tvm_scan.schedules.common.ir import cell_count, for_one_block, int_const, local, loop, when
 from tvm_scan.schedules.delta.chunk import Chunk, scale
 from tvm_scan.schedules.delta.gpu_block import COLUMNS, BlockOfColumns
 from tvm_scan.schedules.gpu.thread.barriers import all_wait, hidden
@@ -160,7 +160,7 @@ class DeltaBlock(BlockOfColumns, Chunk):
             self.each_chunk(self._chunk),
             self.share(cells, end) if self.is_stored else None,
         ]
-        return for_blocks(1, hidden(tir.seq(stmts)))
+        return for_one_block(hidden(tir.seq(stmts)))
 
     def _chunk(self, head: Any) -> Any:
         c, k, w = self.steps, self.rows, COLUMNS

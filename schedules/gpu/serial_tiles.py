@@ -9,7 +9,7 @@ from tvm import tirx
 
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.common.ir import Kernel, for_blocks, loop, when
+from tvm_scan.schedules.common.ir import Kernel, for_one_block, loop, when
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.sizes import element_parts
@@ -82,7 +82,7 @@ class SerialTiles(Trees):
             ]
         )
         if any(cells > 1 and tir.byte_size(d) == 8 for cells, d in element_parts(recurrence)):
-            body = for_blocks(1, body)  # states in doubles, two registers each
+            body = for_one_block(body)  # states in doubles, two registers each
         kernel = Kernel("scan_tiles", recurrence.inputs, recurrence.outputs, body, tile.allocs)
         return Built([position.grid(kernel, position.blocks, group)], [])
 

@@ -111,7 +111,7 @@ def test_a_peer_that_is_wrong_is_not_timed():
     rows = checked_peers(worker, Clock(60), lines.append, 60)
     assert {row["peer"] for row in rows} == {"right", "wrong", "missing"}
     assert {name for _, name in worker.lost} == {"wrong"}
-    assert ("rwkv6", "wrong") in worker.lost
+    assert ("rwkv6 float32", "wrong") in worker.lost
     assert lines and all("WRONG" in line and "wrong" in line for line in lines)
 
 

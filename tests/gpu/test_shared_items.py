@@ -1,6 +1,7 @@
 """Tiles through shared memory: the results, the banks that are hit, barriers, what nvcc makes."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from tvm.target import Target
@@ -21,7 +22,8 @@ from tests.support.plans import in_schedule
 from tests.support.recurrence_cases import Case
 from tvm_scan import ScanPlan, extract, library, parallelize
 from tvm_scan.errors import PlanError
-from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, streams_of
+from tvm_scan.schedules.gpu.shared.layout import PaddedLayout, lenders_of, streams_of
+from tvm_scan.schedules.gpu.thread.vector_access import VectorAccess
 from tvm_scan.schedules.machine.machine import Machine
 
 TILES = ScanPlan.parse(
@@ -61,6 +63,18 @@ def test_without_the_padding_they_would_meet():
     assert PaddedLayout(4, 4).period == PaddedLayout(3, 4).period == 0
     # Of 16 and 64 items a padding follows every 4, or every 16, vectors of all of a thread.
     assert [PaddedLayout(i, 4).period for i in (16, 32, 64)] == [32, 32, 64]
+
+
+def test_results_lie_where_an_input_was():
+    streams = streams_of(TILES, extract(library.linear_recurrence(3, 1 << 10)))
+    gates, values, results = streams
+    assert lenders_of(streams) == {results: gates}
+    # Of another size, or copied in another order, cells are not those of the same steps.
+    smaller = replace(gates, layout=PaddedLayout(8, 2))
+    backwards = replace(values, copies=VectorAccess(4, False))
+    assert lenders_of((smaller, backwards, results)) == {}
+    # An input has one tile to lend.
+    assert lenders_of((gates, results, replace(results))) == {results: gates}
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,10 @@ PLANS = {
         "cuda/single_pass(threads_per_block=64, items_per_thread=4, block_tree=warp, "
         "vector_loads=True, block_load=transposed)"
     ),
+    "steps taken twice, vector by vector": (
+        "cuda/single_pass(threads_per_block=32, items_per_thread=8, block_tree=warp, "
+        "vector_loads=True, block_load=transposed)"
+    ),
 }
 ORDERS = tuple(range(9))
 

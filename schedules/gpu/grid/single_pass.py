@@ -5,9 +5,12 @@ tiles, as many as a block has threads, are a window. The block then reads the el
 earlier tiles of its window, one per thread, and combines them by its tree. Its last thread, for
 which no element is left, waits for the carry that the window begins with; the barrier of the tree
 tells it to the others. In the last tile of a window one of them publishes the carry of the next
-one. Every tile before it has a
-smaller ticket, so that its block has begun, and the first of them waits for nobody: a grid of any
-size ends on a device that holds one block.
+one. Every tile before it has a smaller ticket, so that its block has begun, and the first of them
+waits for nobody: a grid of any size ends on a device that holds one block.
+
+How many bytes wait on a multiprocessor decides the speed. No step is held in registers while a
+block waits: the replay reads again what the reduction has read from a tile in shared memory, and
+leaves its results in the place of an input (``shared.layout``).
 
 The same bits on every run: which elements are combined, and in which order, depends on the number
 of the tile alone. A look-back that takes whatever prefix is there first would end sooner. The

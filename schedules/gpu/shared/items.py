@@ -140,8 +140,8 @@ class SharedItems:
         """The results of a tile, which the threads have left, to global memory."""
         if not self.outputs:
             return None
-        # Cells of an input have been read, as TVM's pass sees; it need not see that this thread
-        # alone writes them, and reads what it will fetch there next.
+        # In the place of an input a thread writes cells that it alone has read, and what it copies
+        # from there it fills itself with the next tile: between the two all threads wait once.
         lent = any(shared.over is not None for shared, *_ in self.outputs)
         puts = [(shared, shared.put(tile)) for shared, *_ in self.outputs]
         stmts = [put if shared.over is None else hidden(put) for shared, put in puts]

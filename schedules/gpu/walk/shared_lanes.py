@@ -29,7 +29,7 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.ir import (
     Kernel,
     as_dtype,
-    for_blocks,
+    for_one_block,
     int_const,
     loop,
     parts_of,
@@ -171,7 +171,7 @@ class Walk(WalkRegisters):
         if self.tiles.is_empty or self.plan.stages > 1:
             return stmt
         # Loads on their way to shared memory pass through registers.
-        return for_blocks(1, stmt)
+        return for_one_block(stmt)
 
     def _valid(self, time: Any) -> Any:
         return time < self.recurrence.time.extent
