@@ -68,15 +68,15 @@ def printed(page: str, found: dict[str, Any]) -> str:
         text = "\n\n".join(map(delta_page.tables, (found, *others)))
         return torch_page.with_part(path, "bench_delta", text)
     if name == "gpu":
-        walks, choice, others = (
+        states, choice, others = (
             json.loads((RESULTS / f"gpu_{name}.json").read_text("utf-8"))
-            for name in ("walks", "choice", "choice_walks")
+            for name in ("states", "choice", "choice_states")
         )
         text = "\n\n".join(
             [
                 gpu_page.tables(found),
                 "## More sizes",
-                gpu_page.tables(walks),
+                gpu_page.tables(states),
                 "## The defaults",
                 *map(gpu_page.choices, (choice, others)),
             ]
