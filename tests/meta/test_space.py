@@ -156,7 +156,10 @@ PINNED = {
                     "block_tree=warp, vector_loads=True, block_load=transposed)",
                     {
                         "threads_per_block": (32, 64, 128, 256, 512),
-                        "items_per_thread": (4, 8, 16),
+                        # What is held in no register may be more.
+                        "items_per_thread": (4, 8, 16, 32)[
+                            : 4 if algorithm == "single_pass" else 3
+                        ],
                         **({"stages": (1, 2, 3)} if algorithm == "serial_tiles" else {}),
                     },
                 ),
