@@ -44,6 +44,7 @@ def test_each_step_of_a_short_row_is_dealt_out_to_vectors(family, measured):
         ("float32", {5: 4.2, 8: 4.3, 9: 4.5, 11: 6.6, 16: 15.4, 17: 25.4, 24: 15.6, 32: 15.7}),
         ("float64", {4: 4.4, 8: 4.9, 9: 6.8, 12: 6.5, 16: 15.7, 17: 25.9, 20: 15.4, 30: 24.9}),
         ("int64", {4: 2.4, 8: 4.4, 9: 6.5, 12: 6.5}),
+        ("int32", {6: 3.5, 8: 3.5, 10: 4.0, 12: 4.0}),
     ],
 )
 def test_carries_of_few_columns_stay_in_registers(dtype, measured):
@@ -63,6 +64,22 @@ def test_carries_of_wide_blocks_come_from_the_pool(lanes):
     )
     more = wide.cycles + wide.alone - narrow.cycles - narrow.alone
     assert more == pytest.approx({128: 590, 256: 470, 512: 380}[lanes], rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "measured"),
+    [
+        ("cumsum", "float32", 0.6),
+        ("cumsum", "float64", 0.86),
+        ("linear_recurrence", "float32", 0.86),
+    ],
+)
+def test_tiles_in_registers_begin_with_nothing_to_clear(family, dtype, measured):
+    """Rows of one tile, 2048 of 16 steps; of longer ones as many cycles a cell."""
+    plan = "cpu/lanes(lane_block=16, vectorize=True, transpose=True)"
+    each = cycles(family, (2048, 16), plan, dtype=dtype)
+    assert each == pytest.approx(measured, rel=0.2)
+    assert each < 1.1 * cycles(family, (2048, 64), plan, dtype=dtype)
 
 
 def test_squares_of_halves_have_rows_of_16_cells():

@@ -251,7 +251,7 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     overhead = _around_block(chip, size)
     if vectors:
         # Of vectors little is left beside the block before.
-        overhead = _VECTORS + (_TILES * size if plan.transpose else _pooled(step, size))
+        overhead = _VECTORS + (_tiles(step, size) if plan.transpose else _pooled(step, size))
     chain = latency_of(step.scalar_chain, chip)
     if not vectors:
         if step.state:
@@ -286,6 +286,16 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     return overhead + step.length * (each + jumps)
 
 
+def _tiles(step: Step, size: int) -> float:
+    """Cycles around a block of tiles: of arrays in memory, which are cleared, for each lane."""
+    return 0.0 if _in_registers(step, size) else _TILES * size
+
+
+def _in_registers(step: Step, size: int) -> bool:
+    """Return whether a tile of so many lanes lies in no memory."""
+    return tile_parts(size, (a.size for a in _apart(step))) > 1
+
+
 def _pooled(step: Step, size: int) -> float:
     """Cycles around a block whose carries are neither in registers nor on the stack."""
     held = size * sum(bytes_ for part in step.parts for bytes_ in part.carries)
@@ -303,12 +313,13 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
         step.body, size, chip, plan.ldexp, plan.library_math
     )
     stored = 0.0
-    held = tiled and tile_parts(size, (a.size for a in _apart(step))) > 1
-    accesses = _IN_REGISTERS if held else _ROW_ACCESSES
+    held = tiled and _in_registers(step, size)
     for a in moving(step):
         vectors = vectors_of(size, a.size, chip)
         if tiled and a.along_time in (1, -1) and a.along_lane:
-            # Per row of a square: its levels of shuffles, and the accesses on the way.
+            # Per row of a square: its levels of shuffles, and the accesses on the way; of halves in
+            # registers, to make them wider or narrower.
+            accesses = _IN_REGISTERS + (a.size < 4) if held else _ROW_ACCESSES
             side, vectors = 64 / max(4, a.size), vectors_of(size, max(4, a.size), chip)
             cycles += vectors * chip.tile * (log2(side) + accesses) * a.times
         elif a.along_lane in (0, 1):
