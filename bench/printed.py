@@ -69,8 +69,8 @@ def printed(page: str, found: dict[str, Any]) -> str:
         return torch_page.with_part(path, "bench_delta", text)
     if name == "gpu":
         states, choice, others = (
-            json.loads((RESULTS / f"gpu_{name}.json").read_text("utf-8"))
-            for name in ("states", "choice", "choice_states")
+            json.loads((RESULTS / f"gpu_{part}.json").read_text("utf-8"))
+            for part in ("states", "choice", "choice_states")
         )
         text = "\n\n".join(
             [

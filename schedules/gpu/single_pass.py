@@ -107,8 +107,8 @@ class SinglePass(Trees):
             specials=2 * counts.specials,
             # The tree is used a second time, over the elements of the tiles before.
             issued=counts.issued + warps * again.issued,
-            # And for the ticket, and for the carry.
-            barriers=2 * counts.barriers + 2,
+            # And for the ticket.
+            barriers=2 * counts.barriers + 1,
             shared=counts.shared,
             threads=rows * tiles * threads,
             # Trips through the cache: of the ticket, the elements before, and the carry. Windows
@@ -133,9 +133,9 @@ class SinglePass(Trees):
         States of many cells, whose elements are many words, were not measured.
         """
         known = all(size is not None for size in sizes_of(recurrence))
-        known = known or leaves_chip_empty(recurrence, machine)
+        few = leaves_chip_empty(recurrence, machine)
         many = any(carry.state_axes for carry in recurrence.carries)
-        if known and not many and _can_hand_over(recurrence, machine):
+        if (known or few) and not many and _can_hand_over(recurrence, machine):
             yield from super().shortlist(recurrence, machine)
 
     @classmethod

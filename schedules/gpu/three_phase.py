@@ -18,6 +18,9 @@ from tvm_scan.schedules.machine.gpu_chip import LITTLE, MEMORY, GpuChip, Work
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture
 
+#: How often a step's bytes are moved: inputs twice, which are most of them, outputs once.
+_PASSES = 2 * 0.85
+
 
 @dataclass(frozen=True)
 class ThreePhase(Trees):
@@ -78,7 +81,7 @@ class ThreePhase(Trees):
         # twice.
         chunks = ceil(counts.tiles / (8 * carry_threads(self, recurrence)))
         return Work(
-            moved=2 * counts.moved * 0.85 + scratch,
+            moved=_PASSES * counts.moved + scratch,
             specials=3 * counts.specials,
             issued=counts.issued + counts.issued_to_reduce,
             barriers=3 * counts.barriers,
@@ -88,7 +91,7 @@ class ThreePhase(Trees):
             once=0.0,
             launches=2.0 + LITTLE,
             lines=counts.lines + counts.lines_to_reduce,
-            lost=2 * counts.lost * 0.85,
+            lost=_PASSES * counts.lost,
             between=chunks * (2 * MEMORY + counts.exchange_cycles),
         )
 

@@ -14,6 +14,7 @@ from tvm_scan.schedules.common.strides import contiguous_axis
 from tvm_scan.schedules.gpu.block.blelloch import padded
 from tvm_scan.schedules.gpu.lanes import buffer_choices, tiles_of
 from tvm_scan.schedules.gpu.shared.layout import along_time, lenders_of, streams_of
+from tvm_scan.schedules.gpu.shared.staged import VECTOR
 from tvm_scan.schedules.gpu.shared.tables import tables_of
 from tvm_scan.schedules.gpu.thread.async_copy import can_copy
 from tvm_scan.schedules.gpu.thread.banks import WARP
@@ -40,8 +41,6 @@ _LENGTHS = (256, 4096, 65536, 1 << 22)
 _NAMES = {"blelloch": "Blelloch", "kogge_stone": "Kogge-Stone", "warp": "warp"}
 #: 32-bit registers of a multiprocessor, and of one thread; the rest of a thread's own state.
 _REGISTERS, _THREAD_REGISTERS, _BASE_REGISTERS = 65536, 255, 32
-#: Words of the largest vector that a thread takes from shared memory.
-_VECTOR = 4
 
 
 class Trees(TreePlan):
@@ -300,7 +299,7 @@ class Trees(TreePlan):
         staged = 0 if any(c.state_axes for c in recurrence.carries) else len(recurrence.inputs)
         held = self.holds_items or self.block_load == "direct"
         words = 4 * -(-element_bytes(recurrence) // 4)
-        words += staged * (self.items_per_thread if held else _VECTOR)
+        words += staged * (self.items_per_thread if held else VECTOR // 4)
         needed = _BASE_REGISTERS + words
         return needed <= _THREAD_REGISTERS and needed * self.threads_per_block <= _REGISTERS
 

@@ -157,9 +157,7 @@ PINNED = {
                     {
                         "threads_per_block": (32, 64, 128, 256, 512),
                         # What is held in no register may be more.
-                        "items_per_thread": (4, 8, 16, 32)[
-                            : 4 if algorithm == "single_pass" else 3
-                        ],
+                        "items_per_thread": (4, 8, 16) + (32,) * (algorithm == "single_pass"),
                         **({"stages": (1, 2, 3)} if algorithm == "serial_tiles" else {}),
                     },
                 ),

@@ -94,8 +94,8 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     # Of one sum, product or integer in the registers of a vector the chain is all: sums of ten
     # columns of integers take a Zen 4 4.0 cycles, twelve of floats 5.6. Maxima of floats are two
     # instructions.
-    plain = in_registers and width * size <= chip.vector_bytes
-    plain = plain and step.body.operations <= 1 and not step.chain.extremes
+    single = step.body.operations <= 1 and not step.chain.extremes
+    plain = in_registers and single and width * size <= chip.vector_bytes
     if width < chip.vector_bytes / 4 and not plain:
         each = max(each, width * instructions_of(step) / chip.issue)
     return CpuWork(rows * step.length * each, 1.0, 0.0, **memory_of(step, chip, 0.0))

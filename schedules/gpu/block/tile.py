@@ -82,11 +82,6 @@ class Tile:
         start = as_dtype(tile, dtype) * self.plan.tile
         return start + as_dtype(self.thread, dtype) * self.plan.items_per_thread
 
-    @property
-    def _piece(self) -> int:
-        """Consecutive items that a thread moves between shared memory and registers together."""
-        return self.plan.items_per_thread if self.plan.holds_items else self.shared.unit
-
     def items(self, tile: Any, make: Any, after: Any = None) -> Any:
         """``make(item, time)`` for the thread's items, ``after(item, time)`` for each group."""
         return self._groups(tile, 0, self.plan.items_per_thread, make, after)
@@ -115,9 +110,9 @@ class Tile:
         return loop("k", count // group, of_group, kind)
 
     def _pieces(self, make: Callable[[Any, int], Any]) -> Any:
-        """``make(begin, count)`` for every piece of the thread's items."""
-        items, piece = self.plan.items_per_thread, max(self._piece, self.staged.group)
-        if piece >= items:
+        """``make(begin, count)`` for the items that a thread takes from shared memory together."""
+        items, piece = self.plan.items_per_thread, max(self.shared.unit, self.staged.group)
+        if self.plan.holds_items or piece >= items:
             return make(0, items)
         return loop("p", items // piece, lambda p: make(p * piece, piece), tirx.ForKind.UNROLLED)
 

@@ -130,22 +130,18 @@ class SharedItems:
 
     def leave(self, tile: Any, begin: Any, count: int) -> Any:
         """The thread's results from ``begin`` on into shared memory."""
-        stmts = []
-        for shared, s, r in self.outputs:
-            left = shared.leave(r, tile, self._own(s), count, s.layout.unit, begin)
-            stmts.append(left if shared.over is None else hidden(left))
-        return tir.seq(stmts)
+        return tir.seq(
+            _of_result(shared, shared.leave(r, tile, self._own(s), count, s.layout.unit, begin))
+            for shared, s, r in self.outputs
+        )
 
     def store(self, tile: Any) -> Any:
         """The results of a tile, which the threads have left, to global memory."""
         if not self.outputs:
             return None
-        # In the place of an input a thread writes cells that it alone has read, and what it copies
-        # from there it fills itself with the next tile: between the two all threads wait once.
         lent = any(shared.over is not None for shared, *_ in self.outputs)
-        puts = [(shared, shared.put(tile)) for shared, *_ in self.outputs]
-        stmts = [put if shared.over is None else hidden(put) for shared, put in puts]
-        return tir.seq([*([all_wait()] if lent else []), *stmts])
+        puts = [_of_result(shared, shared.put(tile)) for shared, *_ in self.outputs]
+        return tir.seq([*([all_wait()] if lent else []), *puts])
 
     def use(self, stmt: Any, tile: Any, item: Any, time: Any) -> Any:
         """``stmt`` of the thread's ``item`` with its loads of the tables from shared memory."""
@@ -161,3 +157,12 @@ class SharedItems:
             return load
 
         return tir.map_loads(stmt, on_load)
+
+
+def _of_result(shared: SharedTile, stmt: Any) -> Any:
+    """An access to a tile of results, hidden from TVM's barriers in the place of an input.
+
+    There a thread writes cells that it alone has read, and what it copies from there it fills
+    itself with the next tile: between the two all threads wait once.
+    """
+    return stmt if shared.over is None else hidden(stmt)
