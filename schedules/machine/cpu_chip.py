@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: The share of a cache that is held whole, if it is nobody else's, and how many times as large is
+#: what finds nothing of itself in a cache. Of a last cache of 32 MB, columns of 12, 16, 24, 32 and
+#: 48 MB took a core of a Zen 4 1.1, 1.2, 1.6, 2.1 and 2.7 times as long a byte as those of 8 MB.
+_HELD, _FOUND = 0.75, 1.5
+
 
 @dataclass(frozen=True)
 class CpuChip:
@@ -156,18 +161,16 @@ class CpuChip:
         """
         share = max(1.0, (cores - 1) / max(1, self.cores - 1)) if self.cores > 1 else cores
         every = min(1.0, (cores - 1) / max(1, self.cores - 1))
+        shared_rate = self.shared_rate + (self.shared_rates * share - self.shared_rate) * every
         levels = (
-            (self.nearest * cores, self.near_rate * cores),
-            (self.private * cores, self.private_rate * cores),
-            (
-                self.shared,
-                self.shared_rate + (self.shared_rates * share - self.shared_rate) * every,
-            ),
+            (self.nearest * cores, self.near_rate * cores, _HELD),
+            (self.private * cores, self.private_rate * cores, _HELD),
+            (self.shared, shared_rate, min(_HELD, self.usable)),
         )
         memory = self.memory_rate + (self.memory_rates - self.memory_rate) * every
         seconds, below = 1.0 / memory, 1.0
-        for size, rate in reversed(levels):
+        for size, rate, held in reversed(levels):
             # What is a little larger than a cache still finds a part of itself there.
-            below = min(1.0, max(0.0, footprint / size - 0.75) / 0.75)
+            below = min(1.0, max(0.0, footprint / size - held) / (_FOUND - held))
             seconds = below * seconds + (1.0 - below) / rate
         return 1.0 / seconds

@@ -27,6 +27,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
 )
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.cost.strips import (
+    clash_cycles,
     contested_cycles,
     jump_cycles,
     jumping,
@@ -258,7 +259,7 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
             chain /= max(1, sum(part.cells for part in step.parts))
         short = short_row(step, chip)
         if short is not None and size == 1:
-            return short
+            return short + _clashing(step, chip)
         # Lanes take turns in runs of steps, of which the scheduler holds a few; the next block
         # begins while the last steps of this one wait.
         ahead = size - 1 + ahead_of(step, chip, step.length)
@@ -284,6 +285,14 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     each = max(_across(plan, step, chip, size), chain)
     jumps = jump_cycles(step, chip, size, past=plan.nontemporal)
     return overhead + step.length * (each + jumps)
+
+
+def _clashing(step: Step, chip: CpuChip) -> float:
+    """Cycles of a lane of few steps whose rows meet others; lanes are in vectors of a line."""
+    if step.touched <= chip.nearest:
+        return 0.0
+    lanes = 64 // max((a.size for a in step.accesses), default=4)
+    return step.length * clash_cycles(step, lanes, chip) / lanes
 
 
 def _tiles(step: Step, size: int) -> float:

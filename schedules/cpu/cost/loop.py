@@ -90,6 +90,9 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     else:
         crossing = chip.vector_bytes == 64 and width * size % _WHOLE > 0
         waits = chip.forward * (_CROSSING if crossing else 1.0)
+    if step.lanes_inside and width * size > chip.nearest / 2:
+        # The row before has left the nearest cache when it is read again.
+        cycles += width * size / (chip.private_rate * chip.cycle)
     each = max(cycles + (1.0 if in_registers else 3.0), latency_of(step.chain, chip) + waits)
     # Of one sum, product or integer in the registers of a vector the chain is all: sums of ten
     # columns of integers take a Zen 4 4.0 cycles, twelve of floats 5.6. Maxima of floats are two

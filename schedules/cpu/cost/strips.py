@@ -34,11 +34,19 @@ _SHORT, _LONG = 16.0, 6.0
 #: follows without loss: moving averages of 292486 x 5 in strips of 1 KB take a Zen 5 87 us, of one
 #: line 49; maxima of 157114 x 7 in strips of 128, 256 and 2048 bytes 37, 50 and 72.
 _DOUBLED = 0.5
-#: Cycles of a strip of up to four lines, of each array, whose rows all meet in one set of the
-#: nearest cache, and fewer where they meet in several: sums of 1024 x 1024 numbers in strips of
-#: 16, 64 and 256 lanes take a Zen 5 223, 111 and 63 us, of 1040 columns 45, 43 and 67, and of
-#: 1536 x 256 in strips of 16 and 64 63 and 26.
-_MET = 12.0
+#: Cycles of a strip of up to a line, of each array, whose rows all meet in one set of the nearest
+#: cache, and fewer where they meet in several: lanes one by one, and in vectors of 8, take a Zen 4
+#: 5 to 7 (48 and 256 steps of rows that are whole pages).
+_MET = 7.0
+#: Cycles of a line of a strip whose load waits for the store of a step before: of their addresses
+#: a core compares what is within a page. If they differ by less than a line, it waits until the
+#: store has left; if by nothing, not as long. (Sums of 2050 columns of 256 steps in strips of 8, 16,
+#: 32, 64 and 128 lanes take a Zen 4 97, 65, 60, 53 and 32 us, of 2176 columns 55, 26, 27, 27 and 30;
+#: so do those of 2048 columns by 0.7 of that, and by a half and a third where the second or third
+#: row after this one is as far from a page.)
+_STALLED, _ALIKE = 10.0, 0.7
+#: Rows in which the store may be, and lines of a strip that wait: of longer ones it leaves sooner.
+_BEHIND, _WAITING, _LEFT = 3, 3.0, 24.0
 
 
 def jumping(step: Step) -> list[Access]:
@@ -77,7 +85,7 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
         return 0.0
     strips = [_lines(a, size) for a in moving(step) if a.along_lane == 1]
     cycles = _DOUBLED * sum(n * max(0.0, log2(n / _FIRST)) for n in strips)
-    cycles += _met_cycles(step, chip, size, past)
+    cycles += clash_cycles(step, size, chip, past=past)
     beyond = step.touched > chip.private
     lines = [_lines(a, size) for a in jumping(step) if a.store]
     cycles += chip.jump * (1.0 if beyond else _NEAR) * sum(min(_FIRST, n) for n in lines)
@@ -86,17 +94,30 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
     return cycles
 
 
-def _met_cycles(step: Step, chip: CpuChip, size: int, past: bool) -> float:
-    """Cycles of a strip whose line meets those of other rows in a set of the nearest cache."""
-    cycles = 0.0
+def clash_cycles(step: Step, size: int, chip: CpuChip, *, past: bool = False) -> float:
+    """Cycles of a strip whose lines, or addresses, meet those of other rows: see ``_MET``."""
+    met = stalled = 0.0
     strips = [a for a in moving(step) if a.along_lane == 1 and a.along_time]
+    stored = any(a.store for a in strips)
     for a in strips:
-        if past and a.store:
-            continue
-        sets = sets_of((a.along_time or 0) * a.size)
-        if step.length * len(strips) / sets > ways_of(chip):
-            cycles += _MET / sets * min(1.0, max(0.0, 2.0 - size * a.size / 256))
-    return cycles
+        row, lines = abs(a.along_time or 0) * a.size, size * a.size / 64
+        if stored and not a.store:
+            stalled = max(stalled, _stalled(row, lines) * min(lines, _WAITING, _LEFT / lines))
+        sets = sets_of(row)
+        if step.length * len(strips) / sets > ways_of(chip) and not (past and a.store):
+            met += _MET / sets * min(1.0, max(0.0, 2.0 - size * a.size / 256))
+    return max(met, stalled)
+
+
+def _stalled(row: int, lines: float) -> float:
+    """Cycles of a line that waits for a store in one of the rows before, so many bytes apart."""
+    worst = 0.0
+    for rows in range(1, _BEHIND + 1):
+        beyond = row * rows % PAGE_BYTES
+        apart = min(beyond, PAGE_BYTES - beyond)
+        if apart < 64 * min(1.0, lines):
+            worst = max(worst, _STALLED / rows * (_ALIKE if apart == 0 else 1.0))
+    return worst
 
 
 def contested_cycles(step: Step, chip: CpuChip, otherwise: float, at_once: int = 1) -> float:
