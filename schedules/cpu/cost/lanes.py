@@ -42,8 +42,8 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
 #: Cycles of a cell that is put into a row of a tile, or taken out of it, by itself.
 _APART = 0.65
-#: Cycles of either where the vectors of a state keep the ports busy.
-_BUSY = 1.2
+#: Cycles of either where the vectors of a state, or of polynomials, keep the ports busy.
+_BUSY = 0.75
 #: Cycles more of a cell that is put into a vector of 64 bytes, of which there are more parts.
 _WHOLE = 0.3
 #: The same where what was read chooses what is read, of whose masks there are more parts, too:
@@ -344,7 +344,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
 def _cell_cycles(a: Access, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a cell of a vector of ``size`` lanes that is read or written by itself."""
     narrow = _NARROW * log2(size / 2) if a.size < 4 else 0.0
-    if step.state:
+    if step.state or step.transcendental:
         return _BUSY + narrow
     if a.store:
         return chip.taken + narrow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import compress
@@ -291,21 +291,30 @@ def _accesses(recurrence: Recurrence) -> list[Access]:
         size = tir.byte_size(tir.dtype_of(buffer))
         out[key] = Access(buffer, size, store, strides(buffer, indices, time), along_lane, times)
 
-    def visit(stmt: Any, times: float) -> None:
+    def visit(stmt: Any, around: list[tirx.For]) -> None:
         skip = tvm_ffi.WalkResult.SKIP
 
+        def times(loops: Iterable[tirx.For]) -> float:
+            return float(prod(known_extent(loop.extent) for loop in loops))
+
         def on_loop(loop: tirx.For) -> Any:
-            visit(loop.body, times * known_extent(loop.extent))
+            visit(loop.body, [*around, loop])
             return skip
+
+        def on_load(load: TensorLoad) -> None:
+            # What a loop over the state does not move stays in a register.
+            used = tir.variables(list(load.indices))
+            moving = times(loop for loop in around if loop.loop_var in used)
+            add(load.source, list(load.indices), moving, False)
 
         handlers: list[Any] = [
             (tirx.For, on_loop),
-            (TensorLoad, lambda n: add(n.source, list(n.indices), times, False)),
-            (tirx.BufferStore, lambda n: add(n.buffer, list(n.indices), times, True)),
+            (TensorLoad, on_load),
+            (tirx.BufferStore, lambda n: add(n.buffer, list(n.indices), times(around), True)),
         ]
         tvm_ffi.structural_walk(stmt, handlers, order="pre")
 
-    visit(recurrence.body, 1.0)
+    visit(recurrence.body, [])
     return list(out.values())
 
 
