@@ -8,6 +8,7 @@ from tests.support.cpu_work import machine_of, work_of
 from tvm_scan import extract
 from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.machine.cpu_constants import with_features
+from tvm_scan.schedules.plan import ScanPlan
 
 ZEN4 = machine_of("znver4")[1].chip
 LOOP = "cpu/sequential()"
@@ -140,3 +141,87 @@ def test_vectors_of_integers_have_no_maximum_before_sse4(dtype, measured):
     )
     assert vectors == pytest.approx(measured, rel=0.3)
     assert (vectors > scalars) == (dtype == "int64")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "measured"),
+    [
+        ((81920, 16), {16: 182.9, 64: 130.2, 256: 82.3}),
+        ((81922, 16), {16: 200.3, 64: 161.5, 256: 92.6}),
+        ((82434, 16), {16: 120.0, 64: 86.0, 256: 81.7}),
+        ((82048, 16), {16: 58.1, 64: 60.3, 256: 77.2}),
+        ((2050, 256), {16: 64.6, 64: 52.8, 256: 29.3}),
+        ((2176, 256), {16: 26.3, 64: 26.7, 256: 33.5}),
+    ],
+)
+def test_loads_wait_for_stores_whose_addresses_are_alike_within_a_page(sizes, measured):
+    """Sums down columns in strips, us on two cores: rows of 4, 6 and 16 KB, and of a little more."""
+    found = extract(Case("cumsum", sizes, {"dtype": "float32", "axis": 0}).func)
+    target, machine = machine_of("znver4")
+    strips = {n: ScanPlan.parse(f"cpu/lanes(lane_block={n}, vectorize=True)") for n in measured}
+    cost = {n: plan.cost(found, machine).seconds for n, plan in strips.items()}
+    assert measured[min(cost, key=cost.__getitem__)] < 1.15 * min(measured.values())
+    chosen = decide(target, found, machine).chosen.plan
+    assert chosen.vectorize or min(measured, key=measured.__getitem__) == 16
+    if measured[256] < measured[64]:
+        assert cost[16] > cost[256] and chosen.lane_block >= 64
+
+
+def test_lanes_one_by_one_are_strips_of_a_line():
+    """Maxima of 16 rows of 32768 of 8 bytes: 63 us, in blocks of 8 66, of 256 31, near 33108 25."""
+    near, far = (
+        cycles("cummax", (lanes, 8), "cpu/lanes()", dtype="int64", axis=0)
+        for lanes in (32768, 33108)
+    )
+    assert near > 1.5 * far
+
+
+def selective(lanes, layout="bld"):
+    """Cycles of a step of a block of channels of a selective scan with 16 states."""
+    plan = f"cpu/lanes(lane_block={lanes}, vectorize=True, ldexp=True)"
+    work = work_of("selective_scan", (1, 256, 64, 16), plan, ZEN4, layout=layout)
+    return (work.cycles + work.alone) / 256 / 64 * lanes
+
+
+@pytest.mark.parametrize(("lanes", "measured"), [(4, 217), (8, 221), (16, 287), (32, 569)])
+def test_halves_of_vectors_of_polynomials_take_three_quarters(lanes, measured):
+    assert selective(lanes) == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize(("lanes", "measured"), [(4, 230), (8, 245), (16, 331), (32, 651)])
+def test_what_a_loop_over_states_does_not_move_is_read_once(lanes, measured):
+    """Rows along time: four numbers of a lane and step, one of them for all of its 16 states."""
+    assert selective(lanes, "bdl") == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_log1p_waits_for_less_than_it_takes(lanes):
+    """1000 rows of 300 steps take 90 to 99 cycles a step of a block."""
+    plan = f"cpu/lanes(lane_block={lanes}, vectorize=True, ldexp=True)"
+    assert cycles("logsumexp", (1008, 300), plan) * lanes == pytest.approx(95, rel=0.35)
+
+
+def test_a_last_cache_is_shared():
+    """Sums down columns of 8, 12, 24, 32 MB: a core's time of a byte, over that of 8.
+
+    Of 16 and 19 MB it was 1.2 at one time, and 1 an hour later.
+    """
+    measured = {12: 1.1, 24: 1.7, 32: 2.2}
+    near = ZEN4.rate(8 << 20, 1)
+    for mb, times in measured.items():
+        assert near / ZEN4.rate(mb << 20, 1) == pytest.approx(times, rel=0.45)
+
+
+def test_a_long_row_is_read_again_from_the_second_cache():
+    """The loop down 12300 columns of 64 steps takes 101 us, down 1836 of 500 94."""
+    short, long = (
+        cycles("cumsum", sizes, dtype="float32", axis=0) for sizes in ((1836, 500), (12300, 64))
+    )
+    assert long > short + 0.1
+
+
+@pytest.mark.parametrize(("runs", "measured"), [(False, 0.8), (True, 0.97)])
+def test_shuffles_of_runs_of_eight_bytes_take_two_vectors(runs, measured):
+    """Sums of 2048 integers by vectors of 32, but for memory."""
+    plan = f"cpu/lanes(time_vector=32, time_runs={runs})"
+    assert cycles("cumsum", (1, 2048), plan, dtype="int64") == pytest.approx(measured, rel=0.1)
