@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from tvm import tirx
@@ -178,6 +179,7 @@ def _can_be_vectors(algebra: Algebra, carries: Sequence[str]) -> bool:
     return True
 
 
+@lru_cache(maxsize=256)
 def takes_time_vectors(recurrence: Recurrence) -> bool:
     """Return whether steps of a recurrence can be the cells of a vector."""
     return recurrence.levels == 1 and all(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
+from operator import add, attrgetter
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Var
+from tvm.ir import Call, Expr, Var
 from tvm.ir.expr import TensorLoad
 
 from tvm_scan import tir
@@ -66,14 +67,16 @@ class Counts:
     simple: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Counts(*map(add, _values(self), _values(other)))
 
     def times(self, factor: float) -> Counts:
         """Return these counts multiplied by ``factor``."""
-        return Counts(*(value * factor for value in astuple(self)))
+        return Counts(*(value * factor for value in _values(self)))
 
 
 NONE = Counts()
+# Unlike those of ``astuple``, which copies each.
+_values = attrgetter(*(field.name for field in fields(Counts)))
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     def once(handler: Any) -> Any:
         return lambda node: skip if is_known(node) else handler(node)
 
-    def add(amount: float, size: int, simple: bool = False) -> None:
+    def counted(amount: float, size: int, simple: bool = False) -> None:
         counts[0] += amount
         counts[1] += amount * size
         counts[7] += amount * size * simple
@@ -176,7 +179,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     def on_sum(node: Any) -> None:
         floats = is_float(tir.dtype_of(node))
         fused = floats and any(isinstance(side, tirx.Mul) for side in (node.a, node.b))
-        add(0.0 if fused else 1.0, size_of(node), simple=not floats)
+        counted(0.0 if fused else 1.0, size_of(node), simple=not floats)
 
     def on_choice(node: Any) -> None:
         floats = is_float(tir.dtype_of(node))
@@ -186,11 +189,11 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         if extremum and not floats:
             counts[6] += 1.0
         dear = isinstance(node, tirx.Cast) and _has_half(node)
-        add(3.0 if dear else 1.0, size_of(node), simple=not floats and not extremum)
+        counted(3.0 if dear else 1.0, size_of(node), simple=not floats and not extremum)
 
     def on_select(node: Any) -> Any:
         extremum = _is_extremum(node)
-        add(1.0, size_of(node.true_value), simple=not extremum)
+        counted(1.0, size_of(node.true_value), simple=not extremum)
         if not extremum:
             return None
         if not is_float(tir.dtype_of(node)):
@@ -200,27 +203,31 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
 
     def on_quotient(node: Any) -> None:
         counts[3] += 1.0
-        add(1.0, size_of(node))
+        counted(1.0, size_of(node))
 
     def on_call(call: Call) -> None:
         name = (tir.call_name(call) or "").rpartition(".")[2]
         if name == "if_then_else":
             counts[4] += 1.0
-            add(1.0, tir.byte_size(tir.dtype_of(call)), simple=True)
+            counted(1.0, tir.byte_size(tir.dtype_of(call)), simple=True)
         elif name in _CALLS:
             counts[2] += _CALLS[name]
 
-    handlers: list[Any] = [
-        (tirx.For, on_loop),
-        (tirx.BufferStore, on_store),
-        (TensorLoad, lambda _: skip),
-        (Call, once(on_call)),
-        (tirx.Select, once(on_select)),
-        (tirx.Add, once(on_sum)),
-        (tirx.Sub, once(on_sum)),
-        *((kind, once(on_quotient)) for kind in _QUOTIENTS),
-        *((kind, once(on_choice)) for kind in _SIMPLE),
-    ]
+    kinds: dict[type, Any] = {
+        TensorLoad: lambda _: skip,
+        Call: once(on_call),
+        tirx.Select: once(on_select),
+        **dict.fromkeys((tirx.Add, tirx.Sub), once(on_sum)),
+        **dict.fromkeys(_QUOTIENTS, once(on_quotient)),
+        **dict.fromkeys(_SIMPLE, once(on_choice)),
+    }
+
+    def on_expression(e: Any) -> Any:
+        handler = kinds.get(type(e))
+        return handler(e) if handler is not None else None
+
+    # A handler for each kind would take longer to tell of than most expressions take to count.
+    handlers = [(tirx.For, on_loop), (tirx.BufferStore, on_store), (Expr, on_expression)]
     tvm_ffi.structural_walk(node, handlers, order="pre")
     return sum(inside, Counts(*counts))
 

@@ -303,7 +303,7 @@ def _accesses(recurrence: Recurrence) -> list[Access]:
 
         def on_load(load: TensorLoad) -> None:
             # What a loop over the state does not move stays in a register.
-            used = tir.variables(list(load.indices))
+            used = tir.variables(list(load.indices)) if around else ()
             moving = times(loop for loop in around if loop.loop_var in used)
             add(load.source, list(load.indices), moving, False)
 

@@ -40,10 +40,10 @@ _DOUBLED = 0.5
 _MET = 7.0
 #: Cycles of a line of a strip whose load waits for the store of a step before: of their addresses
 #: a core compares what is within a page. If they differ by less than a line, it waits until the
-#: store has left; if by nothing, not as long. (Sums of 2050 columns of 256 steps in strips of 8, 16,
-#: 32, 64 and 128 lanes take a Zen 4 97, 65, 60, 53 and 32 us, of 2176 columns 55, 26, 27, 27 and 30;
-#: so do those of 2048 columns by 0.7 of that, and by a half and a third where the second or third
-#: row after this one is as far from a page.)
+#: store has left; if by nothing, not as long. (Sums of 2050 columns of 256 steps in strips of 8,
+#: 16, 32, 64 and 128 lanes take a Zen 4 97, 65, 60, 53 and 32 us, of 2176 columns 55, 26, 27, 27
+#: and 30; what they lose, 2048 columns lose by 0.7, and rows of which the second or third one is
+#: as far from a page by a half and a third.)
 _STALLED, _ALIKE = 10.0, 0.7
 #: Rows in which the store may be, and lines of a strip that wait: of longer ones it leaves sooner.
 _BEHIND, _WAITING, _LEFT = 3, 3.0, 24.0

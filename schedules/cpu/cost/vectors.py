@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log2
 
 from tvm_scan.schedules.cpu.cost.count import Counts
@@ -80,17 +81,8 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     """Cycles of some steps of one lane: vectors of them, and what is left one by one."""
     width = plan.time_vector
     full, rest = divmod(length, width)
-    counts = block_counts(plan, step, chip)
-    reverses = sum(_reversed(a, width, chip) for a in moving(step))
-    counts += BlockCounts(shuffles=reverses)
+    block, instructions = _block(width, plan.time_runs, plan.prefetch > 0, step, chip)
     chain = max(latency_of(part.apply_chain, chip) + _PASSED for part in step.parts)
-    memory = sum(_moved(a, width, chip) for a in moving(step))
-    wide = plan.time_runs and any(size == 8 for part in step.parts for size in part.sizes)
-    block = max(_issue_cycles(counts, step, chip, wide), memory) + _AROUND
-    block += width * _asking_cycles(plan, step, chip)
-    most = _IN_REGISTERS if chip.vector_bytes > 16 else _WITHOUT_AVX
-    if plan.time_runs and width * max(step.parts[0].sizes, default=4) > most * chip.vector_bytes:
-        block *= _MANY
     short = short_row(step, chip) if not full and length == step.length else None
     if short is not None:
         return short
@@ -100,8 +92,24 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     busy = full * block + rest * single + around
     waits = full * max(block, chain) + rest * max(single, latency_of(step.chain, chip)) + around
     # The next row begins while this one waits, as far as the processor looks ahead.
-    inside = full * counts.total + rest * step.body.operations + 20.0
+    inside = full * instructions + rest * step.body.operations + 20.0
     return max(busy, waits / (1.0 + chip.window / inside))
+
+
+# A choice asks for the same vectors with and without whatever else is decided.
+@lru_cache(maxsize=1024)
+def _block(width: int, runs: bool, asks: bool, step: Step, chip: CpuChip) -> tuple[float, float]:
+    """Cycles of a vector of time, and its operations and shuffles."""
+    counts = _vector_counts(width, runs, step, chip)
+    counts += BlockCounts(shuffles=sum(_reversed(a, width, chip) for a in moving(step)))
+    memory = sum(_moved(a, width, chip) for a in moving(step))
+    wide = runs and any(size == 8 for part in step.parts for size in part.sizes)
+    block = max(_issue_cycles(counts, step, chip, wide), memory) + _AROUND
+    block += width * _asking_cycles(asks, step, chip)
+    most = _IN_REGISTERS if chip.vector_bytes > 16 else _WITHOUT_AVX
+    if runs and width * max(step.parts[0].sizes, default=4) > most * chip.vector_bytes:
+        block *= _MANY
+    return block, counts.total
 
 
 def _issue_cycles(counts: BlockCounts, step: Step, chip: CpuChip, wide: bool = False) -> float:
@@ -141,10 +149,14 @@ def _reversed(a: Access, width: int, chip: CpuChip) -> float:
 
 def block_counts(plan: CpuPlan, step: Step, chip: CpuChip) -> BlockCounts:
     """Count a vector of time."""
-    scan = _run_scan if plan.time_runs else _scan
-    total = _of_cells(step.body, plan.time_vector, chip)
+    return _vector_counts(plan.time_vector, plan.time_runs, step, chip)
+
+
+def _vector_counts(width: int, runs: bool, step: Step, chip: CpuChip) -> BlockCounts:
+    scan = _run_scan if runs else _scan
+    total = _of_cells(step.body, width, chip)
     for part in step.parts:
-        total += scan(part, plan.time_vector, chip) + _of_cells(part.lift, plan.time_vector, chip)
+        total += scan(part, width, chip) + _of_cells(part.lift, width, chip)
     return total
 
 
@@ -212,16 +224,22 @@ def asked_ahead(
     return {**memory, "moved": memory["moved"] - SOONER * share * step.loads}
 
 
-def _asking_cycles(plan: CpuPlan, step: Step, chip: CpuChip) -> float:
+def _asking_cycles(asks: bool, step: Step, chip: CpuChip) -> float:
     """Cycles of a step that asks for the lines of others."""
     read = [a for a in moving(step) if not a.store and a.along_time in (1, -1)]
     lines = sum(a.times * a.size / 64 for a in read)
-    return lines * _ASKING / chip.issue if plan.prefetch else 0.0
+    return lines * _ASKING / chip.issue if asks else 0.0
 
 
 def vector_reduction(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> float:
     """The element of some steps: pairs of neighbours, batches of vectors at once."""
-    width = plan.time_vector
+    batch = _batch(plan.time_vector, plan.prefetch > 0, step, chip)
+    return 20.0 + length / plan.time_vector * (batch + 4.0)
+
+
+@lru_cache(maxsize=1024)
+def _batch(width: int, asks: bool, step: Step, chip: CpuChip) -> float:
+    """Cycles of a vector of a batch."""
     each = 1.25 * width / chip.vector_bytes
     counts = BlockCounts()
     for part in step.parts:
@@ -236,5 +254,4 @@ def vector_reduction(plan: CpuPlan, step: Step, chip: CpuChip, length: float) ->
     counts += BlockCounts(shuffles=sum(_reversed(a, width, chip) for a in read))
     loads = sum(_moved(a, width, chip) for a in read)
     batch = max(_issue_cycles(counts, step, chip), loads)
-    batch += width * _asking_cycles(plan, step, chip)
-    return 20.0 + length / width * (batch + 4.0)
+    return batch + width * _asking_cycles(asks, step, chip)
