@@ -20,6 +20,8 @@ _CALLS = {
     "exp": 1.0, "exp2": 1.0, "log": 1.0, "log2": 1.0, "log1p": 3.0, "tanh": 2.0, "sigmoid": 1.0,
     "pow": 4.0, "sqrt": 0.5, "rsqrt": 1.0, "erf": 2.0, "exp10": 1.0, "log10": 1.0,
 }  # fmt: skip
+#: Those that no power of two scales in the end.
+_UNSCALED = ("log", "log2", "log1p", "log10", "sqrt", "rsqrt")
 #: Those that wait for less than they take: log-sum-exps of 1000 rows of 300 steps take a Zen 4 90
 #: cycles a step in vectors of 4, 8 and 16 rows, and 115 one by one.
 _WAITS = {"log1p": 2.0}
@@ -46,8 +48,8 @@ class Counts:
     simple : float
         Of these bytes, those of choices, comparisons, logic and integers, which more ports do than
         sums and products of floats.
-    calls : float
-        Exponentials, or what costs as much.
+    calls, scales : float
+        Exponentials, or what costs as much; those that a power of two scales in the end.
     quotients : float
         Divisions.
     choices : float
@@ -65,6 +67,7 @@ class Counts:
     products: float = 0.0
     extremes: float = 0.0
     simple: float = 0.0
+    scales: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*map(add, _values(self), _values(other)))
@@ -145,7 +148,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     known : set of int, optional
         Hashes of the expressions that were counted before, which are not counted again.
     """
-    counts = [0.0] * 8
+    counts = [0.0] * 9
     inside: list[Counts] = []
     skip = tvm_ffi.WalkResult.SKIP
 
@@ -212,6 +215,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
             counted(1.0, tir.byte_size(tir.dtype_of(call)), simple=True)
         elif name in _CALLS:
             counts[2] += _CALLS[name]
+            counts[8] += name not in _UNSCALED
 
     kinds: dict[type, Any] = {
         TensorLoad: lambda _: skip,
