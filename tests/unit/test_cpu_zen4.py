@@ -159,7 +159,7 @@ def test_vectors_of_integers_have_no_maximum_before_sse4(dtype, measured):
     ],
 )
 def test_loads_wait_for_stores_whose_addresses_are_alike_within_a_page(sizes, measured):
-    """Sums down columns in strips, us on two cores: rows of 4, 6 and 16 KB, and of a little more."""
+    """Sums down columns in strips, us on two cores: rows of whole pages, and of a little more."""
     found = extract(Case("cumsum", sizes, {"dtype": "float32", "axis": 0}).func)
     target, machine = machine_of("znver4")
     strips = {n: ScanPlan.parse(f"cpu/lanes(lane_block={n}, vectorize=True)") for n in measured}
