@@ -5,11 +5,14 @@ reduce the pieces after it, and the last piece need not be reduced at all. A red
 half the time of a scan, so that the first piece is half as long as the others; with ``C`` tasks
 ``(2 C - 2) / (2 C + 1)`` of the steps are read twice. Where a lane is longer than the caches, the
 phases follow one another over a tile of it before the next tile, so that the replay finds in the
-cache what the reduction has read; with ``prefetch`` it asks for the lines of the next tile.
+cache what the reduction has read; with ``prefetch`` it asks for the lines of the next tile. A task
+that has replayed its piece of a tile goes on with that of the next one: the task of the first piece
+has ended the tile before, and knows its carry. So cores meet once for each tile.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -34,6 +37,9 @@ from tvm_scan.schedules.common.stack import on_lines, on_stack
 from tvm_scan.schedules.cpu.line_stores import with_line_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.time_vector import TimeVector
+
+#: A kernel over tile, row and chunk, and the dtypes of the outputs that it stores by lines.
+_Task = tuple[Kernel, list[str]]
 
 
 class VectorPhases:
@@ -70,20 +76,37 @@ class VectorPhases:
         self.twice = tir.simplify(self.unit * int_const(2, self.unit))
         self.step = tir.simplify(self.unit * units)
         self.elements = Elements(recurrence, "chunk", [self.rows, self.chunks], "global")
-        # Slot p is the carry before piece p.
-        self.carries = carry_scratch(recurrence, [self.rows, self.chunks + 1])
+        self.one = int_const(1, self.dtype)
+        self.is_tiled = tir.as_int(self.tiles) != 1
+        # Slot p is the carry before piece p. That after the first piece has another one where the
+        # tile before may still be replayed.
+        self.ahead = self.chunks + self.one if self.is_tiled else self.one
+        slots = self.chunks + self.one + int_const(self.is_tiled, self.dtype)
+        self.carries = carry_scratch(recurrence, [self.rows, tir.simplify(slots)])
 
     def build(self) -> Built:
         """Nests and scratch."""
         scratch = [*self.elements.buffers, *self.carries]
-        if tir.as_int(self.tiles) == 1:
-            whole = int_const(0, self.time_dtype)
-            return Built([self.begin(), *self._phases(whole)], scratch)
-        tiles = loop("tile", self.tiles, lambda n: tir.seq(self._phases(n)))
-        return Built([self.begin(), tiles], scratch)
+        head = int_const(0, self.time_dtype)
+        first = self._parallel(head, self.reduce)
+        if not self.is_tiled:
+            return Built([self.begin(), first, *self._on_from(head, self.replay)], scratch)
+        tiles = loop("tile", self.tiles, lambda n: tir.seq(self._on_from(n, self._go_on)))
+        return Built([self.begin(), first, tiles], scratch)
 
-    def _phases(self, n: Any) -> list[Any]:
-        return [self.reduce(n), self.scan(n), self.replay(n)]
+    def _on_from(self, n: Any, task: Callable[..., _Task]) -> list[Any]:
+        """Carries of a tile that is reduced, and tasks that replay it."""
+        return [self.scan(n), self._parallel(n, task)]
+
+    def _go_on(self, tile: Any, row: Any, chunk: Any, lanes: list[Any]) -> _Task:
+        """Phase 3 of a tile, and phase 1 of the next one if there is one."""
+        replayed, dtypes = self.replay(tile, row, chunk, lanes)
+        following = tile + int_const(1, self.time_dtype)
+        reduced, _ = self.reduce(following, row, chunk, lanes)
+        body = [replayed.body, when(following < self.tiles, reduced.body)]
+        allocs = [*replayed.allocs, *reduced.allocs]
+        kernel = Kernel("scan_replay", reduced.reads, reduced.writes, tir.seq(body), allocs)
+        return kernel, dtypes
 
     def _axes(self) -> tuple[Var, Var, Var, list[Any]]:
         """Block variables of one task (tile, row, chunk), and the row's lanes."""
@@ -121,9 +144,8 @@ class VectorPhases:
         )
         return on_stack(kernel)
 
-    def reduce(self, n: Any) -> Any:
+    def reduce(self, tile: Any, row: Any, chunk: Any, lanes: list[Any]) -> _Task:
         """Phase 1: the first piece of a tile scanned, the element of every other but the last."""
-        tile, row, chunk, lanes = self._axes()
         vectors = TimeVector(self.recurrence, lanes, self.plan)
         reducer = TimeVector(self.recurrence, lanes, self.plan)
         by_step, other = vectors.single, reducer.single
@@ -147,7 +169,7 @@ class VectorPhases:
             by_step.fetch(self.carries, [row, int_const(0, self.dtype)], range(1)),
             loop("i", alone, lambda i: by_step.step(start + i)),
             steps,
-            self._keep(by_step, row, 1),
+            self._keep(by_step, row, self.ahead),
         ]
         reducing = Registers(self.recurrence.time.extent)
         begin = reducing.hold("begin", self._start(tile, chunk))
@@ -175,27 +197,27 @@ class VectorPhases:
                 *reducing.buffers,
             ],
         )
-        return self._parallel(kernel, n, tile, row, chunk, stored=vectors.held.dtypes)
+        return kernel, vectors.held.dtypes
 
     def scan(self, n: Any) -> Any:
         """Phase 2: the carry before every piece after the second."""
         tile, row, _, lanes = self._axes()
         replica = Replica(self.recurrence, lanes, unroll=False)
-        one = int_const(1, self.dtype)
 
         def piece(c: Any) -> Any:
-            applied = replica.apply(self.elements, [row, c + one])
-            return tir.seq([applied, self._keep(replica, row, c + one + one)])
+            applied = replica.apply(self.elements, [row, c + self.one])
+            return tir.seq([applied, self._keep(replica, row, c + self.one + self.one)])
 
-        fetched = replica.fetch(self.carries, [row, one], range(1))
-        body = [fetched, loop("c", self.chunks - one, piece)]
+        fetched = replica.fetch(self.carries, [row, self.ahead], range(1))
+        body = [fetched, loop("c", self.chunks - self.one, piece)]
+        if self.is_tiled:
+            body.insert(1, self._keep(replica, row, self.one))
         kernel = self._few("scan_carries", lanes, replica, body)
         axes = [(tile, self.tiles, n)]
         return loop("row", self.rows, lambda r: kernel.block([*axes, (row, self.rows, r)]))
 
-    def replay(self, n: Any) -> Any:
+    def replay(self, tile: Any, row: Any, chunk: Any, lanes: list[Any]) -> _Task:
         """Phase 3: the loop body over every piece but the first, from its carry."""
-        tile, row, chunk, lanes = self._axes()
         # What a core writes past the caches goes on while it reads what it will reduce next.
         ahead = self.step if self.plan.cache_steps else None
         vectors = TimeVector(self.recurrence, lanes, self.plan, ahead)
@@ -228,18 +250,18 @@ class VectorPhases:
             when(guard_of(self.recurrence, lanes), body),
             [*vectors.buffers, *registers.buffers],
         )
-        return self._parallel(kernel, n, tile, row, chunk, stored=vectors.held.dtypes)
+        return kernel, vectors.held.dtypes
 
-    def _parallel(
-        self, kernel: Kernel, n: Any, tile: Var, row: Var, chunk: Var, *, stored: list[str]
-    ) -> Any:
+    def _parallel(self, n: Any, task: Callable[..., _Task]) -> Any:
         """A block over (tile, row, chunk), the last two in one parallel loop, with line stores."""
+        tile, row, chunk, lanes = self._axes()
+        kernel, dtypes = task(tile, row, chunk, lanes)
         total = tir.simplify(self.rows * self.chunks)
         parallel = on_lines(on_stack(kernel), total)
 
-        def realize(task: Any) -> Any:
-            number, part = task // self.chunks, task % self.chunks
-            axes = [(row, self.rows, number), (chunk, self.chunks, part)]
+        def realize(number: Any) -> Any:
+            lane, part = number // self.chunks, number % self.chunks
+            axes = [(row, self.rows, lane), (chunk, self.chunks, part)]
             return parallel.block([(tile, self.tiles, n), *axes])
 
-        return with_line_stores(loop("task", total, realize, ForKind.PARALLEL), stored)
+        return with_line_stores(loop("task", total, realize, ForKind.PARALLEL), dtypes)

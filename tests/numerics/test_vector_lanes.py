@@ -161,14 +161,17 @@ def test_strips_that_ask_ahead_equal_the_loop(lanes, back):
 
 
 def test_tiles_in_the_cache_ask_for_the_next_tile():
-    """A core asks for what it will reduce next while it replays; everything in the second cache."""
+    """A core asks for what it will reduce next while it replays; everything in the second cache.
+
+    It goes on to reduce that, and asks for pages then.
+    """
     func = program("affine", "float32", lanes=2, steps=5000)
     plan = ScanPlan.of("cpu", "three_phase", chunks=3, time_vector=16, cache_steps=1024, prefetch=2)
     reduced, replayed = parallelize(func, CPU, plan).script().split("scan_replay")
     asked = re.compile(r"prefetch\(T.address_of\([AX]\[.* \+ (\d+), 4999\), 0\)\]\), 0, (\d), 1")
     # Seven pieces of 160 steps are a tile.
-    assert {int(ahead) for ahead, _ in asked.findall(replayed)} == {1120}
     pages = {2048 + line for line in (0, 16, 32, 48)}
+    assert {int(ahead) for ahead, _ in asked.findall(replayed)} == {1120, *pages}
     assert {int(ahead) for ahead, _ in asked.findall(reduced)} == pages
     assert {cache for _, cache in asked.findall(reduced + replayed)} == {"2"}
 

@@ -246,3 +246,16 @@ def test_logarithms_are_not_scaled():
     found = extract(Case("logsumexp", (16384, 128)).func)
     assert step_of(found).body.scales < step_of(found).body.calls
     assert decide(target, found, machine).chosen.plan.lane_block >= 64
+
+
+def test_cores_that_go_side_by_side_through_a_row_may_meet():
+    """32 columns of 8706 sums of 8 bytes: 30 or 125 us in blocks of 16, 30 to 47 in those of 8."""
+    target, machine = machine_of("znver4")
+    found = extract(Case("cumsum", (32, 8706), {"dtype": "float64", "axis": 0}).func)
+    halves, quarters, eighths = (
+        ScanPlan.parse(f"cpu/lanes(lane_block={n}, vectorize=True)").cost(found, machine).seconds
+        for n in (16, 8, 4)
+    )
+    assert halves > 1.4 * quarters
+    assert decide(target, found, machine).chosen.plan.lane_block == 8
+    assert eighths > quarters

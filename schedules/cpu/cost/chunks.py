@@ -74,4 +74,4 @@ def _vector_chunks(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     memory["moved"] += again * step.loads * (0.3 if held else 1.0)
     memory = asked_ahead(plan, step, chip, memory)
     alone = step.rows * tiles * chunks * apply
-    return CpuWork(cycles, float(tasks), 2.0 * tiles, **memory, alone=alone)
+    return CpuWork(cycles, float(tasks), tiles + 1.0, **memory, alone=alone)

@@ -122,7 +122,8 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=of_block)
         if tasks > 1:
             # Of one block that is a whole row of lanes, the lines are its own.
-            contested = tasks * contested_cycles(step, chip, of_block) if blocks > 1 else 0.0
+            each = contested_cycles(step, chip, of_block, tasks=tasks) if blocks > 1 else 0.0
+            contested = tasks * each
             work = CpuWork(tasks * of_block, tasks, 1.0, 0.0, contested=contested)
         total += work
     if not total.joins:
