@@ -295,7 +295,7 @@ def _clashing(step: Step, chip: CpuChip) -> float:
     if step.touched <= chip.nearest:
         return 0.0
     lanes = 64 // max((a.size for a in step.accesses), default=4)
-    return step.length * clash_cycles(step, lanes, chip) / lanes
+    return step.length * clash_cycles(step, chip, lanes) / lanes
 
 
 def _tiles(step: Step, size: int) -> float:

@@ -90,7 +90,7 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     else:
         crossing = chip.vector_bytes == 64 and width * size % _WHOLE > 0
         waits = chip.forward * (_CROSSING if crossing else 1.0)
-    if step.lanes_inside and width * size > chip.nearest / 2:
+    if width * size > chip.nearest / 2:
         # The row before has left the nearest cache when it is read again.
         cycles += width * size / (chip.private_rate * chip.cycle)
     each = max(cycles + (1.0 if in_registers else 3.0), latency_of(step.chain, chip) + waits)

@@ -41,7 +41,7 @@ _SHORT, _LONG = 16.0, 6.0
 _DOUBLED = 0.5
 #: Cycles of a strip of up to a line, of each array, whose rows all meet in one set of the nearest
 #: cache, and fewer where they meet in several: lanes one by one, and in vectors of 8, take a Zen 4
-#: 5 to 7 (48 and 256 steps of rows that are whole pages).
+#: 5 to 7 (48 and 256 steps of rows that are whole pages), and strips of 16 a Zen 5 11 (1024 steps).
 _MET = 7.0
 #: Cycles of a line of a strip whose load waits for the store of a step before: of their addresses
 #: a core compares what is within a page. If they differ by less than a line, it waits until the
@@ -90,7 +90,7 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
         return 0.0
     strips = [_lines(a, size) for a in moving(step) if a.along_lane == 1]
     cycles = _DOUBLED * sum(n * max(0.0, log2(n / _FIRST)) for n in strips)
-    cycles += clash_cycles(step, size, chip, past=past)
+    cycles += clash_cycles(step, chip, size, past=past)
     beyond = step.touched > chip.private
     lines = [_lines(a, size) for a in jumping(step) if a.store]
     cycles += chip.jump * (1.0 if beyond else _NEAR) * sum(min(_FIRST, n) for n in lines)
@@ -99,7 +99,7 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
     return cycles
 
 
-def clash_cycles(step: Step, size: int, chip: CpuChip, *, past: bool = False) -> float:
+def clash_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> float:
     """Cycles of a strip whose lines, or addresses, meet those of other rows: see ``_MET``."""
     met = stalled = 0.0
     strips = [a for a in moving(step) if a.along_lane == 1 and a.along_time]
