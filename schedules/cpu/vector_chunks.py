@@ -80,7 +80,7 @@ class VectorPhases:
         self.is_tiled = tir.as_int(self.tiles) != 1
         # Slot p is the carry before piece p. That after the first piece has another one where the
         # tile before may still be replayed.
-        self.ahead = self.chunks + self.one if self.is_tiled else self.one
+        self.after_first = self.chunks + self.one if self.is_tiled else self.one
         slots = self.chunks + self.one + int_const(self.is_tiled, self.dtype)
         self.carries = carry_scratch(recurrence, [self.rows, tir.simplify(slots)])
 
@@ -105,6 +105,7 @@ class VectorPhases:
         reduced, _ = self.reduce(following, row, chunk, lanes)
         body = [replayed.body, when(following < self.tiles, reduced.body)]
         allocs = [*replayed.allocs, *reduced.allocs]
+        # All that a replay reads and writes, a reduction does, too.
         kernel = Kernel("scan_replay", reduced.reads, reduced.writes, tir.seq(body), allocs)
         return kernel, dtypes
 
@@ -169,7 +170,7 @@ class VectorPhases:
             by_step.fetch(self.carries, [row, int_const(0, self.dtype)], range(1)),
             loop("i", alone, lambda i: by_step.step(start + i)),
             steps,
-            self._keep(by_step, row, self.ahead),
+            self._keep(by_step, row, self.after_first),
         ]
         reducing = Registers(self.recurrence.time.extent)
         begin = reducing.hold("begin", self._start(tile, chunk))
@@ -208,7 +209,7 @@ class VectorPhases:
             applied = replica.apply(self.elements, [row, c + self.one])
             return tir.seq([applied, self._keep(replica, row, c + self.one + self.one)])
 
-        fetched = replica.fetch(self.carries, [row, self.ahead], range(1))
+        fetched = replica.fetch(self.carries, [row, self.after_first], range(1))
         body = [fetched, loop("c", self.chunks - self.one, piece)]
         if self.is_tiled:
             body.insert(1, self._keep(replica, row, self.one))

@@ -161,30 +161,17 @@ class CpuChip:
         """
         share = max(1.0, (cores - 1) / max(1, self.cores - 1)) if self.cores > 1 else cores
         every = min(1.0, (cores - 1) / max(1, self.cores - 1))
+        shared_rate = self.shared_rate + (self.shared_rates * share - self.shared_rate) * every
+        # What others leave of the last cache, at one time more and at another less.
+        left = (_HELD + min(_HELD, self.usable)) / 2
         levels = (
-            (self.private * cores, self.private_rate * cores),
-            (self.nearest * cores, self.near_rate * cores),
+            (self.shared, shared_rate, left),
+            (self.private * cores, self.private_rate * cores, _HELD),
+            (self.nearest * cores, self.near_rate * cores, _HELD),
         )
-        shared = self.shared_rate + (self.shared_rates * share - self.shared_rate) * every
-        memory = self.memory_rate + (self.memory_rates - self.memory_rate) * every
-        far = self.from_memory(footprint)
-        seconds = far / memory + (1.0 - far) / shared
-        for size, rate in levels:
-            below = _beyond(footprint / size, _HELD)
+        seconds = 1.0 / (self.memory_rate + (self.memory_rates - self.memory_rate) * every)
+        for size, rate, held in levels:
+            # What is a little larger than a cache still finds a part of itself there.
+            below = min(1.0, max(0.0, footprint / size - held) / (_FOUND - held))
             seconds = below * seconds + (1.0 - below) / rate
         return 1.0 / seconds
-
-    def from_memory(self, footprint: float) -> float:
-        """Return the share of so many bytes that the last cache does not hold.
-
-        It holds what others leave of it, at one time more and at another less.
-        """
-        return _beyond(footprint / self.shared, (_HELD + min(_HELD, self.usable)) / 2)
-
-
-def _beyond(times: float, held: float) -> float:
-    """The share of what is so many times as large as a cache that it does not hold.
-
-    What is a little larger than a cache still finds a part of itself there.
-    """
-    return min(1.0, max(0.0, times - held) / (_FOUND - held))

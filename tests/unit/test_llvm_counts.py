@@ -74,7 +74,7 @@ def test_shuffles_and_arithmetic_of_vectors_of_time(family):
     plan = "cpu/lanes(time_vector=64, time_runs=True)"
     loops, recurrence = inner_loops(family, plan)
     machine = Machine.of(TARGET)
-    counted = block_counts(ScanPlan.parse(plan), step_of(recurrence), machine.chip)
+    counted = block_counts(64, True, step_of(recurrence), machine.chip)
     found = []
     for loop in loops:
         stores = sum(map(is_store, loop))
@@ -275,5 +275,5 @@ def test_whole_vectors_that_move_are_no_shuffles(dtype):
     loop = max(loops, key=lambda code: sum("mm" in line for line in code))
     repeated = sum(map(is_store, loop)) * 64 / (32 * int(dtype[-2:]) / 8)
     shuffles = sum(bool(SHUFFLE.match(line)) for line in loop) / repeated
-    counted = block_counts(plan, step_of(extract(func)), Machine.of(TARGET).chip).shuffles
+    counted = block_counts(32, False, step_of(extract(func)), Machine.of(TARGET).chip).shuffles
     assert shuffles == pytest.approx(counted, rel=0.3)

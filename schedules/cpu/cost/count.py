@@ -21,7 +21,7 @@ _CALLS = {
     "pow": 4.0, "sqrt": 0.5, "rsqrt": 1.0, "erf": 2.0, "exp10": 1.0, "log10": 1.0,
 }  # fmt: skip
 #: Those that no power of two scales in the end.
-_UNSCALED = ("log", "log2", "log1p", "log10", "sqrt", "rsqrt")
+_NEVER_SCALED = ("log", "log2", "log1p", "log10", "sqrt", "rsqrt")
 #: Those that wait for less than they take: log-sum-exps of 1000 rows of 300 steps take a Zen 4 90
 #: cycles a step in vectors of 4, 8 and 16 rows, and 115 one by one.
 _WAITS = {"log1p": 2.0}
@@ -215,7 +215,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
             counted(1.0, tir.byte_size(tir.dtype_of(call)), simple=True)
         elif name in _CALLS:
             counts[2] += _CALLS[name]
-            counts[8] += name not in _UNSCALED
+            counts[8] += name not in _NEVER_SCALED
 
     kinds: dict[type, Any] = {
         TensorLoad: lambda _: skip,

@@ -110,7 +110,7 @@ def clash_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) ->
             stalled = max(stalled, _stalled(row, lines) * min(lines, _WAITING, _LEFT / lines))
         sets = sets_of(row)
         if step.length * len(strips) / sets > ways_of(chip) and not (past and a.store):
-            met += _MET / sets * min(1.0, max(0.0, 2.0 - size * a.size / 256))
+            met += _MET / sets * min(1.0, max(0.0, 2.0 - lines / 4))
     return max(met, stalled)
 
 
@@ -154,8 +154,8 @@ def contested_cycles(
         held, lost = _SAME_LINE
         cycles = held / at_once if touched <= _PART * chip.shared else lost
         return max(0.0, cycles * step.length - otherwise)
-    apart = touched > 2 * chip.private * tasks
-    if most < row <= _SIDE_BY_SIDE and tasks <= chip.cores and apart:
+    beyond = touched > 2 * chip.private * tasks
+    if most < row <= _SIDE_BY_SIDE and tasks <= chip.cores and beyond:
         return step.length * _MEETING
     # Halves of such a row have a line in common, unless each is one.
     cache = chip.private if row == most else chip.nearest

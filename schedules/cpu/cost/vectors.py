@@ -100,7 +100,7 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
 @lru_cache(maxsize=1024)
 def _block(width: int, runs: bool, asks: bool, step: Step, chip: CpuChip) -> tuple[float, float]:
     """Cycles of a vector of time, and its operations and shuffles."""
-    counts = _vector_counts(width, runs, step, chip)
+    counts = block_counts(width, runs, step, chip)
     counts += BlockCounts(shuffles=sum(_reversed(a, width, chip) for a in moving(step)))
     memory = sum(_moved(a, width, chip) for a in moving(step))
     wide = runs and any(size == 8 for part in step.parts for size in part.sizes)
@@ -147,12 +147,8 @@ def _reversed(a: Access, width: int, chip: CpuChip) -> float:
     return each * vectors_of(width, a.size, chip)
 
 
-def block_counts(plan: CpuPlan, step: Step, chip: CpuChip) -> BlockCounts:
-    """Count a vector of time."""
-    return _vector_counts(plan.time_vector, plan.time_runs, step, chip)
-
-
-def _vector_counts(width: int, runs: bool, step: Step, chip: CpuChip) -> BlockCounts:
+def block_counts(width: int, runs: bool, step: Step, chip: CpuChip) -> BlockCounts:
+    """Count a vector of so many steps of time, with runs of steps in every cell or without."""
     scan = _run_scan if runs else _scan
     total = _of_cells(step.body, width, chip)
     for part in step.parts:
