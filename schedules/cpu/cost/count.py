@@ -78,6 +78,8 @@ class Counts:
 
 
 NONE = Counts()
+#: Of a half that becomes a float32.
+WIDENED = Counts(operations=3.0, bytes=12.0)
 # Unlike those of ``astuple``, which copies each.
 _values = attrgetter(*(field.name for field in fields(Counts)))
 
@@ -192,7 +194,8 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         if extremum and not floats:
             counts[6] += 1.0
         dear = isinstance(node, tirx.Cast) and _has_half(node)
-        counted(3.0 if dear else 1.0, size_of(node), simple=not floats and not extremum)
+        amount = WIDENED.operations if dear else 1.0
+        counted(amount, size_of(node), simple=not floats and not extremum)
 
     def on_select(node: Any) -> Any:
         extremum = _is_extremum(node)

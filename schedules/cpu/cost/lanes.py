@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil, log2
 
+from tvm_scan import tir
 from tvm_scan.schedules.cpu.chains import RUN
+from tvm_scan.schedules.cpu.cost.count import WIDENED, Counts
 from tvm_scan.schedules.cpu.cost.parts import (
     CHOSEN,
     FORWARD,
@@ -63,6 +65,14 @@ _BEGINNING, _COVERED = 768, 2048.0
 #: The share of lines that come one by one in strips that are not whole rows: rows of 1024 cells as
 #: a whole take a Zen 5 2.4 ms (8 x 2048 steps), strips of 64 3.4, longer ones up to 6.
 _STRIPS = 0.05
+#: Bytes of a strip of which other shares come one by one as it is written through the caches, where
+#: rows are so long and where they are longer: these lie in pages of DRAM of their own. Sums of 640
+#: columns of 32000 steps take a Zen 4 in strips of 64, 128 and 256 lanes 9.8, 11.6 and 10.4 ms so,
+#: past the caches 4.0, 3.6 and 4.8, and whole rows in the loop, on one core, 6.2; linear
+#: recurrences of 20000 columns of 300 steps 3.7, 3.3 and 2.7, past the caches 2.1, 1.4 and 1.3. Of
+#: what the last cache holds strips take as long as a copy.
+_NARROW_STRIP, _SHORT_ROW = 256, 16384
+_OF_SHORT_ROWS, _OF_LONG_ROWS, _PAST = 0.6, 1.25, 0.12
 #: The share of such lines of rows in tiles, which are read a line at a time: sums of 8 million
 #: numbers in tiles of 16 rows took a Zen 5 0.7 ms, of rows of 26 to 250 cells 1.7 to 2.8.
 _OF_TILES = 0.5
@@ -94,6 +104,10 @@ _VECTORS, _TILES = 5.0, 8.0
 #: Bytes of carries that TVM puts on the stack, cycles of its pool of memory, and of a byte there
 #: that is cleared: blocks of 128, 256, 512 lanes of 4 bytes take a Zen 4 150, 230, 390 more.
 _ON_STACK, _POOL, _CLEARED = 256, 75.0, 0.15
+#: Cells of a state that wait for its polynomials as long as one does. Selective scans of 8 and 16
+#: states take a Zen 4 1.1 and 0.6 cycles a cell more in vectors of 16 lanes than in those of 64, in
+#: tiles as long.
+_HIDING = 8.0
 #: Accesses of a row of a tile on its way: from memory and to it, in two steps, or in one where the
 #: tile is in registers.
 _ROW_ACCESSES, _IN_REGISTERS = 4.0, 1.0
@@ -164,12 +178,24 @@ def _beyond(
     lost, jumps = _unfollowed(step, chip, width), _jumping(step, chip, width)
     begun = _beginnings(step, width, chip.region if plan.vectorize else _COVERED)
     if plan.vectorize and width < step.lanes and jumping(step):
+        begun += _written_in_strips(step, chip, width, memory["past"])
         if plan.prefetch:
             moved -= SOONER * step.loads
         else:
             begun += _STRIPS * (moved + memory["past"])
     scattered = moved * (lost + _OPENED * jumps) + begun
     return {"moved": moved * (1.0 - lost - jumps), "scattered": scattered}
+
+
+def _written_in_strips(step: Step, chip: CpuChip, width: int, past: float) -> float:
+    """Bytes of lines that come one by one as strips are written, so many bytes past the caches."""
+    stores = [a for a in step.accesses if a.store]
+    share, past_share = 1.0, 0.0
+    if all(width * a.size <= _NARROW_STRIP for a in stores):
+        longest = max(abs(a.along_time or 0) * a.size for a in stores)
+        share, past_share = _OF_SHORT_ROWS if longest <= _SHORT_ROW else _OF_LONG_ROWS, _PAST
+    far = min(1.0, max(0.0, step.touched / chip.shared - 1.0))
+    return far * (share * 2.0 * (step.stores - past) + past_share * (step.loads + past))
 
 
 def _evicted(step: Step, chip: CpuChip, width: int) -> float:
@@ -181,13 +207,32 @@ def _evicted(step: Step, chip: CpuChip, width: int) -> float:
     """
     if step.touched <= chip.nearest:
         return 0.0
-    rows = [(a, ceil(width / sets_of(abs(a.along_lane or 0) * a.size))) for a in _apart(step)]
+    rows = _met(step, width)
     together = sum(sorted((met for _, met in rows), reverse=True)[:2]) > ways_of(chip)
     cells = 0.0
     for a, met in rows:
         share = 1.0 if met > ways_of(chip) else _BY_CHANCE if together else 0.0
         cells += share * a.times * (64 - a.size)
     return step.rows * step.length * cells
+
+
+def _crowded(step: Step, chip: CpuChip, width: int) -> float:
+    """Cycles of a step for lines of several arrays that meet in a set of the nearest cache.
+
+    From the private cache, in which pages lie anywhere, they come again. Restarts of rows of whole
+    pages, three arrays, take a Zen 4 in vectors of 4 lanes 2 cycles a cell more than others.
+    """
+    rows = _met(step, width)
+    lines = sum(met for _, met in rows)
+    if step.touched <= chip.nearest or lines <= ways_of(chip):
+        return 0.0
+    again = width * sum(a.times for a, _ in rows) * (1.0 - ways_of(chip) / lines)
+    return _BY_CHANCE * again * 64 / (chip.private_rate * chip.cycle)
+
+
+def _met(step: Step, width: int) -> list[tuple[Access, int]]:
+    """Accesses whose lanes are rows apart, and how many of ``width`` rows meet in a set."""
+    return [(a, ceil(width / sets_of(abs(a.along_lane or 0) * a.size))) for a in _apart(step)]
 
 
 def _apart(step: Step) -> list[Access]:
@@ -287,7 +332,7 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
         chain += FORWARD
     each = max(_across(plan, step, chip, size), chain)
     jumps = jump_cycles(step, chip, size, past=plan.nontemporal)
-    return overhead + step.length * (each + jumps)
+    return overhead + step.length * (each + jumps + _crowded(step, chip, size))
 
 
 def _clashing(step: Step, chip: CpuChip) -> float:
@@ -321,9 +366,8 @@ def _around_block(chip: CpuChip, size: int) -> float:
 
 def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool = False) -> float:
     """Cycles of a step of ``size`` lanes in vectors; in tiles, with squares to and from memory."""
-    cycles = _unhidden(step, chip, size) + vector_cycles(
-        step.body, size, chip, plan.ldexp, plan.library_math
-    )
+    cycles = _unhidden(step, chip, size, tiled)
+    cycles += vector_cycles(_of_lanes(step), size, chip, plan.ldexp, plan.library_math)
     stored = 0.0
     held = tiled and _in_registers(step, size)
     for a in moving(step):
@@ -355,8 +399,20 @@ def _cell_cycles(a: Access, step: Step, chip: CpuChip, size: int) -> float:
     return chip.apart + chosen + (_WHOLE if size * a.size >= 64 else 0.0) + narrow
 
 
-def _unhidden(step: Step, chip: CpuChip, size: int) -> float:
+def _of_lanes(step: Step) -> Counts:
+    """Operations of a step that each lane has, without conversions of what all lanes read."""
+    shared = sum(
+        a.times
+        for a in moving(step)
+        if a.along_lane == 0 and not a.store and tir.is_half(tir.dtype_of(a.buffer))
+    )
+    return step.body + WIDENED.times(-shared) if shared else step.body
+
+
+def _unhidden(step: Step, chip: CpuChip, size: int, tiled: bool) -> float:
     """Cycles that a step waits for its polynomials; several vectors hide one another's."""
-    if not step.transcendental:
+    if not step.transcendental or (step.state and tiled):
         return 0.0
-    return TERMS * chip.product_latency / 2 / max(1.0, size * 4 / chip.vector_bytes)
+    cells = max((part.cells for part in step.parts), default=1) if step.state else 1
+    several = max(1.0, cells / _HIDING) * max(1.0, size * 4 / chip.vector_bytes)
+    return TERMS * chip.product_latency / 2 / several

@@ -22,6 +22,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Step
+from tvm_scan.schedules.cpu.cost.strips import jumping
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
@@ -44,6 +45,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     if step.lanes_inside and _innermost_vectors(step):
         return _columns(step, chip)
     memory = with_more(memory_of(step, chip, 0.0), fetched_again(step, chip, 1.0, step.lanes))
+    memory |= _one_by_one(step, chip, memory)
     short = short_row(step, chip, loop=True)
     if short is not None:
         return CpuWork(step.rows * short, 1.0, 0.0, **memory)
@@ -67,6 +69,17 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     ahead = min(ahead_of(step, chip, step.length), float(step.rows))
     each = max(issued, chain / ahead)
     return CpuWork(total * each + step.rows * chip.row, 1.0, 0.0, **memory)
+
+
+def _one_by_one(step: Step, chip: CpuChip, memory: dict[str, float]) -> dict[str, float]:
+    """Bytes of lines that nobody sees coming where every step goes to another row.
+
+    Linear recurrences of 20 steps over 366,066 columns take a core of a Zen 4 6.1 ms, 19 GB/s.
+    """
+    if not chip.is_beyond(memory["footprint"]):
+        return {}
+    lost = memory["moved"] * len(jumping(step)) / len(moving(step))
+    return {"moved": memory["moved"] - lost, "scattered": lost}
 
 
 def _innermost_vectors(step: Step) -> bool:

@@ -171,20 +171,23 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float)
     for.
     """
     extra, beyond = 0.0, chip.is_beyond(step.touched)
-    for a in moving(step):
-        if a.along_time in (1, -1, 0, None) or not a.along_lane:
-            continue
-        cell = a.size * abs(a.along_lane)
+    columns = [a for a in moving(step) if a.along_time not in (1, -1, 0, None) and a.along_lane]
+    for a in columns:
+        cell = a.size * abs(a.along_lane or 0)
+        strip = int(rows_at_once * cell)
         if beyond and step.lanes * cell <= _FETCHED:
             again = passes
         else:
             # A strip begins anywhere in a line, if rows do: the lines at its ends are others', too.
-            strip = int(rows_at_once * cell)
-            begins = gcd(abs(a.along_time) * a.size, strip, 64)
+            begins = gcd(abs(a.along_time or 0) * a.size, strip, 64)
             again = min((64 + strip - begins) / strip, max(1.0, step.lanes / rows_at_once))
-        # The lines of a column stay only where all of them fit.
-        if step.length * 64 > chip.nearest:
-            extra += step.rows * step.length * a.size * (again - 1)
+        # The lines of columns stay only where all of them fit.
+        lines = step.length * 64 * len(columns)
+        if lines > chip.nearest:
+            # From a private cache that holds all of a pass they come quickly.
+            near = beyond and lines * max(1.0, strip / 64) <= chip.private
+            rate = chip.memory_rate / chip.private_rate if near else 1.0
+            extra += step.rows * step.length * a.size * (again - 1) * rate
     return extra
 
 
@@ -264,7 +267,9 @@ def vectors_of(cells: float, size: float, chip: CpuChip) -> float:
 def access_cycles(a: Access, cells: float, chip: CpuChip) -> float:
     """Cycles in which so many neighbouring cells are read or written in vectors."""
     at_once = 1.0 if chip.vector_bytes == 64 else _SHORTER
-    return vectors_of(cells, a.size, chip) * a.issued / at_once
+    # What all lanes read is an operand, and no half any more.
+    size = a.size if a.along_lane else max(4, a.size)
+    return vectors_of(cells, size, chip) * a.issued / at_once
 
 
 def with_more(memory: dict[str, float], extra: float) -> dict[str, float]:
