@@ -231,7 +231,11 @@ def _asked(
     out = []
     time = tirx.Min(t + int_const(ahead, t), recurrence.time.extent - int_const(1, t))
     for load in loads_across_lanes(recurrence):
-        for lane in range(0, width, LINE_BYTES // tir.byte_size(tir.dtype_of(load.source))):
+        line = LINE_BYTES // tir.byte_size(tir.dtype_of(load.source))
+        row = tir.as_int(tir.shape_of(load.source)[-1])
+        # Of rows that begin within a line, a strip ends in one more, which none has read before.
+        ends = [] if row is not None and row % line == 0 else [width - 1]
+        for lane in (*range(0, width, line), *ends):
             number = int_const(lane, dtype)
             at = [replica.instantiate(i, number, time) for i in load.indices]
             out.append(asked_inside(load.source, at))

@@ -42,10 +42,16 @@ _WHOLE = 256
 #: Steps ahead of which strips of rows ask: sums of 4096 columns of 4096 steps take a Zen 4 4.3 ms
 #: if they do not, 3.6 if 8 steps ahead, 3.0 if 16 or 32, a copy 2.5.
 _AHEAD = 16
+#: The same of steps so long that a processor looks no step ahead: each waits for memory. Selective
+#: scans of 27594 channels of 64 steps take a Zen 4 in strips of 16 lanes 10.8 ms if they do not
+#: ask, 6.3 if 16 steps ahead and 5.4 if 2; in strips of 128 5.6, 4.9 and 4.8.
+_LONG_STEPS = 2
 #: How many times as large as the last cache are arrays of which strips that are stored through the
 #: caches gain by it. Sums of 4096 x 1200, 39 MB, in strips of 256 take a Zen 4 1.0 ms so and 0.6 if
 #: nobody asks; of 640 x 32000, 164 MB, in strips of 128 9.2 and 11.6.
 _FAR = 4.0
+#: The least share of what strips store past the caches.
+_PAST = 0.4
 #: Calls for which ``library_math`` decides.
 _TRANSCENDENTAL = ("exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "pow")
 
@@ -159,9 +165,8 @@ class Lanes(CpuPlan):
         past = (False, True) if machine.line_stores else (False,)
         if not alone:
             whole = _whole(step, machine.chip)
-            ahead = _steps_ahead(recurrence, machine.chip)
-            often = ahead if step.touched > _FAR * machine.chip.shared else 0
-            yield from cls._strips(step, ldexp, past, whole, {True: ahead, False: often})
+            ahead = {p: _steps_ahead(recurrence, machine.chip, past=p) for p in (False, True)}
+            yield from cls._strips(step, ldexp, past, whole, ahead)
             if gains_by_lane_tiles(recurrence):
                 tiles = cls(vectorize=True, transpose=True, prefetch=1, ldexp=ldexp)
                 # Lines that are stored past the caches are not asked for: of plans that are as good
@@ -195,8 +200,10 @@ class Lanes(CpuPlan):
                 for line in past if neighbours and width >= 16 else (False,):
                     plan = base.with_(lane_block=width, nontemporal=line, prefetch=ahead[line])
                     # Of rows that begin within a line, the lines that strips share are written both
-                    # ways: 6240 x 330 maxima of 8 bytes take a Zen 4 twice as long as without.
-                    if not line or past_share(plan, step) >= 0.5:
+                    # ways: 6240 x 330 maxima of 8 bytes take a Zen 4 twice as long as without. Of
+                    # those of which every other one begins at a line they take less (3000 x 3000
+                    # sums 1.6 instead of 2.2 ms).
+                    if not line or past_share(plan, step) >= _PAST:
                         yield plan
 
     def picture(self, recurrence: Recurrence) -> Picture:
@@ -212,16 +219,29 @@ class Lanes(CpuPlan):
         return Picture((cores,), drawings)
 
 
-def _steps_ahead(recurrence: Recurrence, chip: CpuChip) -> int:
-    """Steps ahead of which strips beyond the caches ask for lines, which no prefetcher follows.
+def _steps_ahead(recurrence: Recurrence, chip: CpuChip, *, past: bool = True) -> int:
+    """Steps ahead of which strips ask for lines, which no prefetcher follows.
 
-    Of what the last cache holds these take longer: linear recurrences of 329 columns of 5547 steps,
-    22 MB, take a Zen 4 in strips of 128 0.6 ms if nobody asks, 1.1 else; of 1400 columns of 10000
-    steps in strips of 64 12.5 and 9.3.
+    Of what the last cache holds short steps take longer: linear recurrences of 329 columns of 5547
+    steps, 22 MB, take a Zen 4 in strips of 128 0.6 ms if nobody asks, 1.1 else; of 1400 columns of
+    10000 steps in strips of 64 12.5 and 9.3. So do strips that are not stored past the caches where
+    arrays are not much larger.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        What runs.
+    chip : CpuChip
+        Where.
+    past : bool
+        Whether strips are stored past the caches.
     """
     step = step_of(recurrence)
-    far = step.touched > chip.shared and jumping(step)
-    return _AHEAD if far and loads_across_lanes(recurrence) else 0
+    if not jumping(step) or not loads_across_lanes(recurrence):
+        return 0
+    if step.state or step.transcendental:
+        return _LONG_STEPS if step.touched > chip.private else 0
+    return _AHEAD if step.touched > chip.shared * (1.0 if past else _FAR) else 0
 
 
 def _whole(step: Step, chip: CpuChip) -> int:
