@@ -349,3 +349,44 @@ def test_halves_that_all_lanes_read_are_converted_once():
         for dtype in ("float32", "bfloat16")
     ]
     assert of_dtype[1] < 1.2 * of_dtype[0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "measured"),
+    [((3, 4095), 7.6), ((3, 2002), 6.1), ((3, 402), 5.3), ((3, 1001), 4.2), ((8, 401), 4.0)],
+)
+def test_a_loop_down_few_columns_keeps_its_carries_for_as_many_steps_as_divide(sizes, measured):
+    """All steps but the first one: of 4094 two, of 2001 three, of 401 none, then four."""
+    step = cycles("cumsum", sizes, dtype="float32", axis=0) * sizes[0]
+    assert step == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("family", "lanes", "measured"),
+    [("cumsum", 3, 2.4), ("cumsum", 8, 2.9), ("linear_recurrence", 3, 3.5)],
+)
+def test_vectors_of_time_gather_and_scatter_cells_of_columns(family, lanes, measured):
+    """Vectors of 8 steps of 3 and 8 columns, on each core 2 and 4 of them."""
+    options = {"layout": "ld"} if family != "cumsum" else {"axis": 0, "dtype": "float32"}
+    each = cycles(family, (lanes, 9000), "cpu/lanes(time_vector=8)", **options)
+    assert each == pytest.approx(measured, rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("family", "near", "far", "times"),
+    [
+        ("cumsum", (16, 32768), (16, 32784), 2.6),  # 213 and 83 us
+        ("clamped", (128, 16384), (128, 16400), 1.8),  # 465 and 256
+        ("resets", (128, 2048), (128, 2064), 2.3),  # 135 and 58
+        ("restarts", (1024, 16384), (1024, 16400), 1.0),  # from memory
+    ],
+)
+def test_tiles_of_rows_of_whole_pages_wait_for_lines(family, near, far, times):
+    plan = "cpu/lanes(lane_block=16, vectorize=True, transpose=True, prefetch=1)"
+    each = [cycles(family, sizes, plan) for sizes in (near, far)]
+    assert each[0] / each[1] == pytest.approx(times, rel=0.35)
+
+
+def test_rows_whose_lines_are_written_both_ways_are_written_through_the_caches():
+    """Maxima of rows of 104 bytes, 48 MB: 1.3 ms past the caches, 0.9 through them."""
+    assert not chosen("cummax", (231853, 26), dtype="float32").nontemporal

@@ -28,12 +28,16 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
 #: Steps of rows of which LLVM gathers every cell with AVX-512.
 _GATHERING = 29
-#: Cycles beside its latency of a step of few lanes, whose carries stay in registers, and more of
-#: those that are many parts. LLVM writes out rows of up to ``_WRITTEN_OUT`` lanes, and keeps
-#: as many parts as a vector has 16 bytes: of sums of 2 to 5 and 8 numbers of 8 bytes (4 + 4, not of
-#: 4 + 2 + 1) with AVX2, of 2 and 4 of 4 bytes with SSE. (Zen 4: 4 to 5 cycles of sums, of 7, 11 and
-#: 15 lanes 6 to 7; 15 lanes of 8 bytes 12; integers 2 less; others with AVX-512 15.5.)
-_COLUMN, _PARTS, _WRITTEN_OUT = 1.0, 2.0, 16
+#: The share of a store's way to a load after which the next steps of few lanes begin, whose carries
+#: stay in registers for some steps: LLVM writes out as many as divide all but the first one, up to
+#: so many, and so many where none do. Sums of three columns take a Zen 4 7.6 cycles a step of 4095
+#: steps (2 of 4094 at a time), 6.1 of 2002, 5.2 of 402, 4.2 of 1001, integers 3.5 less.
+_COLUMN, _MOST_STEPS, _OTHER_STEPS = 0.75, 8, 4
+#: More cycles of those that are many parts. LLVM writes out rows of up to ``_WRITTEN_OUT`` lanes,
+#: and keeps as many parts as a vector has 16 bytes: of sums of 2 to 5 and 8 numbers of 8 bytes
+#: (4 + 4, not of 4 + 2 + 1) with AVX2, of 2 and 4 of 4 bytes with SSE. (Zen 4: sums of 7, 11 and 15
+#: lanes 6 to 7 cycles; 15 lanes of 8 bytes 12; others with AVX-512 15.5.)
+_PARTS, _WRITTEN_OUT = 2.0, 16
 #: How much longer a step waits for memory where vectors of 64 bytes cross lines: 24 to 27 cycles of
 #: sums of 17 and 30 lanes, 15.5 of 24 and 32 lanes (Zen 4).
 _CROSSING, _WHOLE = 1.8, 32
@@ -87,6 +91,12 @@ def _innermost_vectors(step: Step) -> bool:
     return wide and step.lanes > 1 and not step.body.calls
 
 
+def _steps_together(length: int) -> int:
+    """Steps that LLVM writes out of a loop of so many, the first of which is apart."""
+    divisors = [n for n in range(2, _MOST_STEPS + 1) if (length - 1) % n == 0]
+    return max(divisors, default=_OTHER_STEPS)
+
+
 def _columns(step: Step, chip: CpuChip) -> CpuWork:
     """All lanes of the innermost axis in vectors at every step."""
     width, rows = step.lanes, step.rows / step.lanes
@@ -99,7 +109,8 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     widest = _WRITTEN_OUT - (step.chain.sums > 0 or step.body.operations > 1)
     in_registers = width <= widest and parts <= chip.vector_bytes / 16
     if in_registers:
-        waits = _COLUMN + (_PARTS if parts > 2 else 0.0)
+        waits = _COLUMN * chip.forward / _steps_together(step.length)
+        waits += _PARTS if parts > 2 else 0.0
     else:
         crossing = chip.vector_bytes == 64 and width * size % _WHOLE > 0
         waits = chip.forward * (_CROSSING if crossing else 1.0)

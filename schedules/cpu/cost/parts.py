@@ -175,11 +175,13 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float)
     for a in columns:
         cell = a.size * abs(a.along_lane or 0)
         strip = int(rows_at_once * cell)
+        # A strip begins anywhere in a line, if rows do: the lines at its ends are others', too.
+        begins = gcd(abs(a.along_time or 0) * a.size, strip, 64)
         if beyond and step.lanes * cell <= _FETCHED:
-            again = passes
+            # Of strips of whole lines only what is not in the last cache.
+            far = (step.touched / chip.shared - chip.usable) / (1.0 - chip.usable)
+            again = 1.0 + (passes - 1.0) * (min(1.0, far) if begins == 64 else 1.0)
         else:
-            # A strip begins anywhere in a line, if rows do: the lines at its ends are others', too.
-            begins = gcd(abs(a.along_time or 0) * a.size, strip, 64)
             again = min((64 + strip - begins) / strip, max(1.0, step.lanes / rows_at_once))
         # The lines of columns stay only where all of them fit.
         lines = step.length * 64 * len(columns)
