@@ -1,0 +1,249 @@
+"""Lines of memory that lanes read and write: those that come again, one by one, or late."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from tvm_scan.schedules.cpu.cost.parts import moving
+from tvm_scan.schedules.cpu.cost.step import Access, Step
+from tvm_scan.schedules.cpu.cost.strips import jumping, sets_of, ways_of
+from tvm_scan.schedules.cpu.cost.vectors import SOONER
+from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS
+from tvm_scan.schedules.cpu.plans import PAGE_BYTES, CpuPlan
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+
+#: Lines that come one by one in the time of a line of a strip whose next one is a row apart: often
+#: in another page of DRAM, which opens for it alone (three shapes on a Zen 4: 8 to 9 GB/s a core).
+_OPENED = 2.2
+#: Bytes of lines that come one by one as a row begins beside others in its page, and of rows that
+#: take turns: of rows of 100 to 1400 cells a core takes 35 to 40 ns more for each row of an array
+#: as soon as its block covers 2 KB (moving averages, affine steps, Zen 4; Zen 5 the same).
+_BEGINNING, _COVERED = 768, 2048.0
+#: The share of lines that come one by one in strips that are not whole rows: rows of 1024 cells as
+#: a whole take a Zen 5 2.4 ms (8 x 2048 steps), strips of 64 3.4, longer ones up to 6.
+_STRIPS = 0.05
+#: Bytes of a strip of which other shares come one by one as it is written through the caches, where
+#: rows are so long and where they are longer: these lie in pages of DRAM of their own. Sums of 640
+#: columns of 32000 steps take a Zen 4 in strips of 64, 128 and 256 lanes 9.8, 11.6 and 10.4 ms so,
+#: past the caches 4.0, 3.6 and 4.8, and whole rows in the loop, on one core, 6.2; linear
+#: recurrences of 20000 columns of 300 steps 3.7, 3.3 and 2.7, past the caches 2.1, 1.4 and 1.3. Of
+#: what the last cache holds strips take as long as a copy.
+_NARROW_STRIP, _SHORT_ROW = 256, 16384
+_OF_SHORT_ROWS, _OF_LONG_ROWS, _OF_PAST = 0.6, 1.25, 0.12
+#: The first share where other rows of a strip are stored past the caches: sums of 3000 columns of
+#: 3000 steps take a Zen 4 in strips of 64 lanes 1.6 to 2.0 ms so, else 2.2, and in the loop 2.9.
+_OF_OTHERS = 0.4
+#: The share of such lines of rows in tiles, which are read a line at a time: sums of 8 million
+#: numbers in tiles of 16 rows took a Zen 5 0.7 ms, of rows of 26 to 250 cells 1.7 to 2.8.
+_OF_TILES = 0.5
+#: How many rows are followed as one is whose cells are read one by one, if lines are read whole:
+#: tiles of 16 rows of two arrays lose nothing on a Zen 5, vectors of 8 rows of three a third.
+_WHOLE_LINES = 2
+#: Lines of a set that are held for each of its ways in the nearest cache, and the share of those
+#: beyond that come from memory again. Linear recurrences of rows of 16384 steps and of 16383 take a
+#: Zen 5 in tiles of 16 rows 1.3 times as long as those of 16400, in tiles of 32 1.7 times.
+#: From a private cache each takes so many cycles, and from beyond so many: linear recurrences of
+#: 100 rows of 1024 steps in tiles of 16 and 32 rows take 19 and 25 us, of 1000 steps 12 and 14;
+#: resets of 128 rows of 2048 steps take a Zen 4 135 us in tiles of 16, of 2064 steps 58, sums of 16
+#: rows of 32768 213, of 32784 83.
+_HELD, _PUSHED, _WAITED, _WAITED_FAR = 1.7, 0.3, 4.0, 10.0
+#: Bytes of arrays to which the C library gives pages of their own, all of which begin alike.
+_OWN_PAGES = 12 << 20
+#: How often rows of different arrays meet in a set: sums of 16 rows of 64 to 1024 KB in vectors of
+#: 8 lanes took a Zen 4 13 to 20 cycles a cell in five of nine sizes, in the others 1.2.
+_BY_CHANCE = 0.5
+#: Bytes of pages whose addresses are found together, pages whose addresses the core has at hand,
+#: and of how many more all lines would come again: four arrays of rows of 432 kB take 1.8 ms in
+#: tiles of 16 rows, where those of 32 take 3.4. In a private cache to look for an address takes so
+#: many cycles: maxima of 64 rows of 4112 steps in tiles of 16 and 32 take 17 and 36 us.
+_TOGETHER, _PAGES, _MISSED, _SOUGHT = 16384.0, 48.0, 50.0, 16.0
+#: Seconds until a line comes from memory. In selective scans of 27594 channels of 64 steps, strips
+#: of 16 lanes wait 98 ns at each step on a Zen 4.
+_MEMORY = 100e-9
+
+
+def flushed(step: Step, chip: CpuChip, past: float) -> float:
+    """Bytes in whose time lines leave a last cache that holds them, to be stored past it.
+
+    Maxima of 231853 rows of 26 steps, 48 MB, take a Zen 4 1.4 ms past the caches and 1.05 through
+    them, linear recurrences of 13819 rows of 148 steps of 8 bytes 1.2 and 0.9; of 134 MB 2.6 and
+    3.2. Tiles, whose lines lie apart, take less past the caches all the same.
+    """
+    return past * chip.past * min(1.0, max(0.0, 2.0 - step.touched / chip.shared))
+
+
+def beyond_caches(
+    plan: CpuPlan, step: Step, chip: CpuChip, memory: dict[str, float], tasks: float
+) -> dict[str, float]:
+    """Bytes in order, and of lines that nobody sees coming: of tiles beyond the private caches."""
+    moved, beyond = memory["moved"], chip.is_beyond(memory["footprint"])
+    width = min(plan.lane_block, step.lanes)
+    if plan.transpose:
+        if memory["footprint"] <= chip.private * min(chip.cores, tasks):
+            lines = _SOUGHT * _unknown(step, width) * chip.cycle * chip.private_rate / 64
+            return {"moved": moved + lines * step.touched}
+        # Nobody asks for the first tiles of a block of rows.
+        unasked = min(1.0, plan.prefetch * TILE_STEPS / step.length) if plan.prefetch else 1.0
+        lost = unasked * moved * _unfollowed(step, chip, width // _WHOLE_LINES)
+        begun = _OF_TILES * _beginnings(step, width, chip.region) if beyond else 0.0
+        again = _come_again(step, chip, width) * step.touched
+        # From half of the last cache on, in which others have their lines, too: in tiles 22 MB took
+        # a Zen 4 1.6 times as long as 12 MB. Short rows lie in pages that are found together:
+        # products of 3163 rows of 3 KB take 0.15 ms, as 19 MB of a cache do.
+        far = min(1.0, max(0.0, 4.0 * memory["footprint"] / chip.shared - 2.0))
+        far *= _pages(step, width) / max(1, width * len(rows_apart(step)))
+        again += far * chip.late * moved * chip.scattered_rate / chip.memory_rate
+        return {"moved": moved - lost, "scattered": lost + begun + again}
+    if not beyond:
+        return {}
+    lost, jumps = _unfollowed(step, chip, width), _jumping(step, chip, width)
+    begun = _beginnings(step, width, chip.region if plan.vectorize else _COVERED)
+    if plan.vectorize and width < step.lanes and jumping(step):
+        begun += _written_in_strips(step, chip, width, memory["past"])
+        if plan.prefetch:
+            moved -= SOONER * step.loads
+        else:
+            begun += _STRIPS * (moved + memory["past"])
+    scattered = moved * (lost + _OPENED * jumps) + begun
+    return {"moved": moved * (1.0 - lost - jumps), "scattered": scattered}
+
+
+def _written_in_strips(step: Step, chip: CpuChip, width: int, past: float) -> float:
+    """Bytes of lines that come one by one as strips are written, so many bytes past the caches."""
+    stores = [a for a in step.accesses if a.store]
+    share, past_share = 1.0, 0.0
+    if all(width * a.size <= _NARROW_STRIP for a in stores):
+        longest = max(abs(a.along_time or 0) * a.size for a in stores)
+        of_short_rows = _OF_SHORT_ROWS if not past else _OF_OTHERS
+        share, past_share = of_short_rows if longest <= _SHORT_ROW else _OF_LONG_ROWS, _OF_PAST
+    far = min(1.0, max(0.0, step.touched / chip.shared - 1.0))
+    return far * (share * 2.0 * (step.stores - past) + past_share * (step.loads + past))
+
+
+def evicted(step: Step, chip: CpuChip, width: int) -> float:
+    """Bytes of lines that rows of a block take from one another before they are used up.
+
+    Rows of an array that are a multiple of a page apart meet in one set of the nearest cache; on a
+    Zen 3, 64 of 4096 steps in vectors of 16 lanes take five times as long as in tiles. Rows of
+    two arrays do if these begin equally far into a page, which nobody knows.
+    """
+    if step.touched <= chip.nearest:
+        return 0.0
+    rows = _met(step, width)
+    together = sum(sorted((met for _, met in rows), reverse=True)[:2]) > ways_of(chip)
+    cells = 0.0
+    for a, met in rows:
+        share = 1.0 if met > ways_of(chip) else _BY_CHANCE if together else 0.0
+        cells += share * a.times * (64 - a.size)
+    return step.rows * step.length * cells
+
+
+def crowded_cycles(step: Step, chip: CpuChip, width: int) -> float:
+    """Cycles of a step for lines of several arrays that meet in a set of the nearest cache.
+
+    From the private cache, in which pages lie anywhere, they come again. Restarts of rows of whole
+    pages, three arrays of 33 MB, take a Zen 4 in vectors of 4 lanes 2 cycles a cell more than
+    others. Small arrays begin anywhere in a page, and seldom meet: resets of 128 rows of 2048 steps
+    take as long as of 2064.
+    """
+    rows = _met(step, width)
+    lines = sum(met for _, met in rows)
+    large = step.touched >= _OWN_PAGES * len(step.accesses)
+    if not large or lines <= ways_of(chip):
+        return 0.0
+    again = width * sum(a.times for a, _ in rows) * (1.0 - ways_of(chip) / lines)
+    return _BY_CHANCE * again * 64 / (chip.private_rate * chip.cycle)
+
+
+def _met(step: Step, width: int) -> list[tuple[Access, int]]:
+    """Accesses whose lanes are rows apart, and how many of ``width`` rows meet in a set."""
+    return [(a, ceil(width / sets_of(abs(a.along_lane or 0) * a.size))) for a in rows_apart(step)]
+
+
+def rows_apart(step: Step) -> list[Access]:
+    """Accesses along time whose lanes are rows apart."""
+    return [a for a in moving(step) if a.along_time in (1, -1) and a.along_lane not in (0, 1)]
+
+
+def _unfollowed(step: Step, chip: CpuChip, width: int) -> float:
+    """The share of rows along time, ``width`` lanes of them at once, that no prefetcher follows."""
+    return max(0.0, 1.0 - chip.followed / max(1, width * len(rows_apart(step))))
+
+
+def _come_again(step: Step, chip: CpuChip, width: int) -> float:
+    """The share of lines of tiles that come from memory again before they are used."""
+    missed = max(0.0, _pages(step, width) - _PAGES) / _MISSED
+    return _PUSHED * _pushed_out(step, chip, width) + missed
+
+
+def _pages(step: Step, width: int) -> float:
+    """Pages that a tile's rows lie in, those whose addresses are found together as one."""
+    return sum(
+        width * min(1.0, abs(a.along_lane or 0) * a.size / _TOGETHER) for a in rows_apart(step)
+    )
+
+
+def tile_waits(step: Step, chip: CpuChip, width: int) -> float:
+    """Cycles of a step of tiles for lines that were pushed out of the nearest cache.
+
+    Where all come from memory it makes no difference: restarts of 1024 rows of 16384 and of 16400
+    steps, 200 MB, take a Zen 4 as long. Polynomials take longer than lines.
+    """
+    if step.transcendental or not chip.nearest < step.touched <= chip.shared:
+        return 0.0
+    waited = _WAITED if step.touched <= chip.private * chip.cores else _WAITED_FAR
+    lines = width * sum(a.times * a.size for a in rows_apart(step)) / 64
+    return waited * _pushed_out(step, chip, width) * lines
+
+
+def _unknown(step: Step, width: int) -> float:
+    """The share of them whose addresses the core has to look for."""
+    return max(0.0, 1.0 - _PAGES / max(1.0, _pages(step, width)))
+
+
+def _pushed_out(step: Step, chip: CpuChip, width: int) -> float:
+    """The share of lines of tiles that leave the nearest cache before they are used."""
+    met = 0.0
+    for a in rows_apart(step):
+        row = abs(a.along_lane or 0) * a.size
+        ends = (0, 63) if row % 64 else (0,)
+        sets = {(i * row + end) // 64 % (PAGE_BYTES // 64) for i in range(width) for end in ends}
+        met += width * len(ends) / len(sets)
+    return max(0.0, 1.0 - _HELD * ways_of(chip) / max(1.0, met))
+
+
+def _beginnings(step: Step, width: int, region: float) -> float:
+    """Bytes of lines at the beginnings of rows, ``width`` lanes of them at once.
+
+    A prefetcher follows one row in a page, and takes those of half a region together for one.
+    """
+    total, least, most = 0.0, region / 2, region
+    for a in rows_apart(step) if width > 1 else []:
+        row = abs(a.along_lane or 0) * a.size
+        confused = min(1.0, max(0.0, (width * row - least) / (most - least)))
+        shared = max(0.0, 1.0 - row / PAGE_BYTES)
+        total += step.rows * confused * shared * min(_BEGINNING, 1.5 * row)
+    return total
+
+
+def _jumping(step: Step, chip: CpuChip, width: int) -> float:
+    """The share of lines that come from memory in strips of one or two, a row from the last one.
+
+    Beyond the last cache, and a part of it within: 6240 x 330 maxima of 8 bytes, 33 MB, take a
+    Zen 4 0.83 ms in strips of a line, 0.64 of two, and 0.40 of 16.
+    """
+    if width >= step.lanes:
+        return 0.0
+    far = min(1.0, max(0.0, step.touched / chip.shared - chip.usable)) ** 2
+    narrow = [a for a in jumping(step) if width * a.size <= 2 * 64]
+    return far * len(narrow) / len(moving(step))
+
+
+def step_waits(plan: CpuPlan, step: Step, chip: CpuChip) -> float:
+    """Cycles that a strip's steps wait for memory, if they are too long to look a step ahead."""
+    if not jumping(step) or not (step.state or step.transcendental):
+        return 0.0
+    far = min(1.0, 2.0 * step.touched / chip.shared) if step.touched > chip.private else 0.0
+    # Nobody asks for the first ones.
+    steps = min(step.length, plan.prefetch + 1 if plan.prefetch else step.length)
+    return far * steps * _MEMORY / chip.cycle
