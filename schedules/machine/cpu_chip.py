@@ -149,6 +149,21 @@ class CpuChip:
         """Return whether so many bytes come from memory, and not from the caches."""
         return footprint > self.usable * self.shared
 
+    def outside(self, footprint: float, over: float = 1.0) -> float:
+        """Return the share of so many bytes that costs as much as what comes from memory.
+
+        Parameters
+        ----------
+        footprint : float
+            Bytes of all that are passed over.
+        over : float
+            How many times the last cache lies between those of which nothing does and all does. A
+            cache that is these cores' alone holds all of them or none.
+        """
+        if self.usable >= 1.0:
+            return float(self.is_beyond(footprint))
+        return min(1.0, max(0.0, footprint / self.shared - self.usable) / over)
+
     def rate(self, footprint: float, cores: float) -> float:
         """Bytes per second of cores that pass again and again over so many bytes.
 

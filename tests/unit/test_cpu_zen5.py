@@ -174,3 +174,16 @@ def test_within_the_caches_a_strip_of_a_short_row_comes_alone():
         for sizes, dtype in (((64, steps), "float32"), ((32, steps), "float64")):
             plan = chosen("cummax", sizes, dtype=dtype, axis=0)
             assert plan.algorithm == "lanes" and plan.vectorize
+
+
+@pytest.mark.parametrize("steps", [1 << 15, 1 << 19, 1 << 22])
+def test_short_rows_beyond_a_cache_of_these_cores_alone_come_with_every_pass(steps):
+    """Each of four strips of a line brings all lines of 256 bytes, or none again."""
+    plan = "cpu/lanes(lane_block=8, vectorize=True)"
+    whole, strips = (
+        work_of("cumsum", (32, steps), p, ZEN5, dtype="int64", axis=0)
+        for p in ("cpu/lanes(lane_block=32, vectorize=True)", plan)
+    )
+    again = strips.moved + strips.scattered - whole.moved - whole.scattered
+    assert again >= 0.0
+    assert (again > 0.0) == ZEN5.is_beyond(whole.footprint)

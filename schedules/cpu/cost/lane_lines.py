@@ -234,14 +234,14 @@ def _jumping(step: Step, chip: CpuChip, width: int) -> float:
     """
     if width >= step.lanes:
         return 0.0
-    far = min(1.0, max(0.0, step.touched / chip.shared - chip.usable)) ** 2
+    far = chip.outside(step.touched) ** 2
     narrow = [a for a in jumping(step) if width * a.size <= 2 * 64]
     return far * len(narrow) / len(moving(step))
 
 
 def step_waits(plan: CpuPlan, step: Step, chip: CpuChip) -> float:
     """Cycles that a strip's steps wait for memory, if they are too long to look a step ahead."""
-    if not jumping(step) or not (step.state or step.transcendental):
+    if not jumping(step) or not step.is_long:
         return 0.0
     far = min(1.0, 2.0 * step.touched / chip.shared) if step.touched > chip.private else 0.0
     # Nobody asks for the first ones.

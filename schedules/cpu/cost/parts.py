@@ -58,8 +58,9 @@ _SHORTER = 2.0
 GATHERED, SCATTERED = 4.5, 12.5
 #: Steps of a constant loop that LLVM unrolls fully.
 UNROLLED = 3 << 5
-#: Bytes of rows of which all lines come with every pass, see ``fetched_again``.
-_FETCHED = 256
+#: Bytes of rows of which all lines come with every pass, see ``fetched_again``; from what others
+#: leave of a last cache to a whole one a part of them.
+_FETCHED, _FILLED = 256, 0.75
 
 
 def latency_of(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
@@ -170,8 +171,12 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float)
     Of short rows beyond the caches all lines come with every pass over time, whichever are asked
     for.
     """
-    extra, beyond = 0.0, chip.is_beyond(step.touched)
     columns = [a for a in moving(step) if a.along_time not in (1, -1, 0, None) and a.along_lane]
+    lines = step.length * 64 * len(columns)
+    if lines <= chip.nearest:
+        # The lines of columns stay only where all of them fit.
+        return 0.0
+    extra, beyond = 0.0, chip.is_beyond(step.touched)
     for a in columns:
         cell = a.size * abs(a.along_lane or 0)
         strip = int(rows_at_once * cell)
@@ -179,17 +184,14 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float)
         begins = gcd(abs(a.along_time or 0) * a.size, strip, 64)
         if beyond and step.lanes * cell <= _FETCHED:
             # Of strips of whole lines only what is not in the last cache.
-            far = (step.touched / chip.shared - chip.usable) / (1.0 - chip.usable)
-            again = 1.0 + (passes - 1.0) * (min(1.0, far) if begins == 64 else 1.0)
+            far = chip.outside(step.touched, _FILLED) if begins == 64 else 1.0
+            again = 1.0 + (passes - 1.0) * far
         else:
             again = min((64 + strip - begins) / strip, max(1.0, step.lanes / rows_at_once))
-        # The lines of columns stay only where all of them fit.
-        lines = step.length * 64 * len(columns)
-        if lines > chip.nearest:
-            # From a private cache that holds all of a pass they come quickly.
-            near = beyond and lines * max(1.0, strip / 64) <= chip.private
-            rate = chip.memory_rate / chip.private_rate if near else 1.0
-            extra += step.rows * step.length * a.size * (again - 1) * rate
+        # From a private cache that holds all of a pass they come quickly.
+        near = beyond and lines * max(1.0, strip / 64) <= chip.private
+        rate = chip.memory_rate / chip.private_rate if near else 1.0
+        extra += step.rows * step.length * a.size * (again - 1) * rate
     return extra
 
 

@@ -125,6 +125,11 @@ class Step:
         """Bytes of all arrays, read or written."""
         return self.loads + self.stores
 
+    @property
+    def is_long(self) -> bool:
+        """Return whether a state or polynomials make it longer than a processor looks ahead."""
+        return self.state or self.transcendental
+
 
 def step_of(recurrence: Recurrence, steps: int | None = None) -> Step:
     """Count a recurrence of so many steps; what is not known until run time is one number."""
