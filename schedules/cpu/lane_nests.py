@@ -119,7 +119,7 @@ def _lane_nest(
 ) -> Any:
     time, of_step = recurrence.time, step_of(recurrence)
     # Chains of polynomials, and sums over states, hide one another in longer vectors.
-    is_short = not of_step.transcendental and not of_step.state
+    is_short = not of_step.is_long
     rows = outer if inner is None else tir.simplify(outer * inner)
     dtype = tir.dtype_of(rows)
     row = tirx.Var("v_row", dtype)

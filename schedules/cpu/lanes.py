@@ -243,7 +243,7 @@ def _steps_ahead(recurrence: Recurrence, chip: CpuChip, *, past: bool = True) ->
     step = step_of(recurrence)
     if not jumping(step) or not loads_across_lanes(recurrence):
         return 0
-    if step.state or step.transcendental:
+    if step.is_long:
         return _LONG_STEPS if step.touched > chip.private else 0
     return _AHEAD if step.touched > chip.shared * (1.0 if past else _FAR) else 0
 

@@ -37,11 +37,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Access, Step
-from tvm_scan.schedules.cpu.cost.strips import (
-    clash_cycles,
-    contested_cycles,
-    jump_cycles,
-)
+from tvm_scan.schedules.cpu.cost.strips import clash_cycles, contested_cycles, jump_cycles
 from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_scan
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS, tile_parts
 from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, block_sizes
@@ -217,7 +213,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
 def _cell_cycles(a: Access, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a cell of a vector of ``size`` lanes that is read or written by itself."""
     narrow = _NARROW * log2(size / 2) if a.size < 4 else 0.0
-    if step.state or step.transcendental:
+    if step.is_long:
         return _BUSY + narrow
     if a.store:
         return chip.taken + narrow
