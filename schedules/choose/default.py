@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isinf
-from statistics import geometric_mean
+from math import isinf, prod
 
 from tvm.target import Target
 
@@ -114,8 +113,9 @@ def _decide(
             if isinf(factor):
                 continue
             costs = [plan.cost(recurrence, machine, length) for length in lengths]
-            seconds = geometric_mean(cost.seconds for cost in costs)
-            ranked = geometric_mean(cost.ranked for cost in costs)
+            # Geometric means; those of `statistics` take as long as a prediction.
+            seconds = prod(cost.seconds for cost in costs) ** (1.0 / len(costs))
+            ranked = prod(cost.ranked for cost in costs) ** (1.0 / len(costs))
             candidates.append(Candidate(plan, seconds, factor * ranked, rules))
     while candidates:
         most = (1.0 + _ALIKE) * min(candidate.ranked for candidate in candidates)

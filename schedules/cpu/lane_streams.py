@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -96,10 +97,12 @@ def loads_along_time(recurrence: Recurrence) -> list[TensorLoad]:
     )
 
 
-def loads_across_lanes(recurrence: Recurrence) -> list[TensorLoad]:
+# A choice asks several times.
+@lru_cache(maxsize=256)
+def loads_across_lanes(recurrence: Recurrence) -> tuple[TensorLoad, ...]:
     """Loads of neighbouring lanes, a row from those of the next step, each once."""
     if not recurrence.lanes:
-        return []
+        return ()
     time, lane = recurrence.time.var, recurrence.lanes[-1].var
     inner = tir.variables_bound(recurrence.body)
 
@@ -109,11 +112,12 @@ def loads_across_lanes(recurrence: Recurrence) -> list[TensorLoad]:
         fixed = not any(var in inner for var in tir.variables(indices).keys())
         return across and fixed and any(tir.contains_var(i, [time]) for i in indices[:-1])
 
-    return tir.each_once(
+    across = (
         load
         for load in unconditional_loads(recurrence.body)
         if _is_input(recurrence, load) and is_across(list(load.indices))
     )
+    return tuple(tir.each_once(across))
 
 
 def _is_input(recurrence: Recurrence, load: TensorLoad) -> bool:

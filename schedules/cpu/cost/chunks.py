@@ -9,7 +9,6 @@ from tvm_scan.schedules.cpu.cost.parts import (
     fetched_again,
     latency_of,
     memory_of,
-    moving,
     past_share,
     scalar_cycles,
     step_cycles,
@@ -34,7 +33,7 @@ def three_phase_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
     for part in step.parts:
         extend += (part.extend + part.lift).times(part.cells)
     chain = max(latency_of(part.extend_chain, chip) for part in step.parts)
-    loads = sum(a.times for a in moving(step) if not a.store)
+    loads = sum(a.times for a in step.moving if not a.store)
     reduce = max(width * (scalar_cycles(extend, chip) + loads / chip.issue), chain)
     replay = max(width * step_cycles(step, chip), latency_of(step.chain, chip))
     apply = sum((scalar_cycles(p.apply, chip) + 10) * p.cells for p in step.parts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import ceil
 
-from tvm_scan.schedules.cpu.cost.parts import moving
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.cost.strips import jumping, sets_of, ways_of
 from tvm_scan.schedules.cpu.cost.vectors import SOONER
@@ -162,7 +161,7 @@ def _met(step: Step, width: int) -> list[tuple[Access, int]]:
 
 def rows_apart(step: Step) -> list[Access]:
     """Accesses along time whose lanes are rows apart."""
-    return [a for a in moving(step) if a.along_time in (1, -1) and a.along_lane not in (0, 1)]
+    return [a for a in step.moving if a.along_time in (1, -1) and a.along_lane not in (0, 1)]
 
 
 def _unfollowed(step: Step, chip: CpuChip, width: int) -> float:
@@ -236,7 +235,7 @@ def _jumping(step: Step, chip: CpuChip, width: int) -> float:
         return 0.0
     far = chip.outside(step.touched) ** 2
     narrow = [a for a in jumping(step) if width * a.size <= 2 * 64]
-    return far * len(narrow) / len(moving(step))
+    return far * len(narrow) / len(step.moving)
 
 
 def step_waits(plan: CpuPlan, step: Step, chip: CpuChip) -> float:

@@ -28,7 +28,6 @@ from tvm_scan.schedules.cpu.cost.parts import (
     fetched_again,
     latency_of,
     memory_of,
-    moving,
     past_share,
     short_row,
     step_cycles,
@@ -192,7 +191,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
     cycles += vector_cycles(_of_lanes(step), size, chip, plan.ldexp, plan.library_math)
     stored = 0.0
     held = tiled and _in_registers(step, size)
-    for a in moving(step):
+    for a in step.moving:
         vectors = vectors_of(size, a.size, chip)
         if tiled and a.along_time in (1, -1) and a.along_lane:
             # Per row of a square: its levels of shuffles, and the accesses on the way; of halves in
@@ -225,7 +224,7 @@ def _of_lanes(step: Step) -> Counts:
     """Operations of a step that each lane has, without conversions of what all lanes read."""
     shared = sum(
         a.times
-        for a in moving(step)
+        for a in step.moving
         if a.along_lane == 0 and not a.store and tir.is_half(tir.dtype_of(a.buffer))
     )
     return step.body + WIDENED.times(-shared) if shared else step.body

@@ -15,7 +15,6 @@ from tvm_scan.schedules.cpu.cost.parts import (
     latency_of,
     may_reorder,
     memory_of,
-    moving,
     short_row,
     step_cycles,
     vector_cycles,
@@ -67,7 +66,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
         and may_reorder(step)
     ):
         # LLVM takes rows as cells of vectors, whatever lies between them.
-        apart = sum(SCATTERED if a.store else GATHERED for a in moving(step)) / chip.issue
+        apart = sum(SCATTERED if a.store else GATHERED for a in step.moving) / chip.issue
         return CpuWork(total * max(issued, apart), 1.0, 0.0, **memory)
     # The rows after this one begin while it waits, as far as the processor looks ahead.
     ahead = min(ahead_of(step, chip, step.length), float(step.rows))
@@ -82,7 +81,7 @@ def _one_by_one(step: Step, chip: CpuChip, memory: dict[str, float]) -> dict[str
     """
     if not chip.is_beyond(memory["footprint"]):
         return {}
-    lost = memory["moved"] * len(jumping(step)) / len(moving(step))
+    lost = memory["moved"] * len(jumping(step)) / len(step.moving)
     return {"moved": memory["moved"] - lost, "scattered": lost}
 
 
@@ -101,7 +100,7 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     """All lanes of the innermost axis in vectors at every step."""
     width, rows = step.lanes, step.rows / step.lanes
     cycles = vector_cycles(step.body, width, chip, True, False)
-    cycles += sum(access_cycles(a, width, chip) for a in moving(step))
+    cycles += sum(access_cycles(a, width, chip) for a in step.moving)
     size = max((a.size for a in step.accesses), default=4)
     whole, rest = divmod(width * size, chip.vector_bytes)
     parts = whole + (rest // size).bit_count()

@@ -100,11 +100,11 @@ def step_cycles(
         Whether LLVM chooses the larger number, where it would else guess.
     """
     rest = instructions_of(step) - step.body.operations + around
-    backwards = sum(a.times for a in moving(step) if a.store and a.along_time == -1)
+    backwards = sum(a.times for a in step.moving if a.store and a.along_time == -1)
     unsure = max(0.0, min(_UNSURE, step.length) - done) / max(1.0, step.length - done)
     guessed = 0.0 if chosen else step.body.extremes * _GUESSED * unsure
     issued = scalar_cycles(step.body, chip) + rest / chip.issue
-    stored = chip.stored * sum(a.times for a in moving(step) if a.store)
+    stored = chip.stored * sum(a.times for a in step.moving if a.store)
     return max(stored, issued) + backwards * chip.descending + guessed
 
 
@@ -131,11 +131,6 @@ def vector_cycles(counts: Counts, cells: float, chip: CpuChip, ldexp: bool, libr
     called = counts.calls * cells * (_CALL_SHARE * chip.call + 2) if library else 0.0
     # A division of a vector is as many narrow ones, two at a time.
     return issued + called + counts.quotients * cells * chip.quotient / 4
-
-
-def moving(step: Step) -> list[Access]:
-    """Accesses that go to memory at every step."""
-    return [a for a in step.accesses if not a.fixed]
 
 
 def memory_of(step: Step, chip: CpuChip, past: float, passes: float = 1.0) -> dict[str, float]:
@@ -171,7 +166,7 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float)
     Of short rows beyond the caches all lines come with every pass over time, whichever are asked
     for.
     """
-    columns = [a for a in moving(step) if a.along_time not in (1, -1, 0, None) and a.along_lane]
+    columns = [a for a in step.moving if a.along_time not in (1, -1, 0, None) and a.along_lane]
     lines = step.length * 64 * len(columns)
     if lines <= chip.nearest:
         # The lines of columns stay only where all of them fit.
@@ -197,7 +192,7 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float)
 
 def instructions_of(step: Step) -> float:
     """Scalar instructions of a step beside its calls."""
-    accesses = sum(a.issued for a in moving(step))
+    accesses = sum(a.issued for a in step.moving)
     return step.body.operations + accesses + 2 * step.body.choices
 
 
@@ -210,7 +205,7 @@ def ahead_of(step: Step, chip: CpuChip, steps: float, lanes: float = 1.0) -> flo
     operations = min(step.body.operations, step.scalar_chain.operations)
     operations = max(operations, step.body.bytes * lanes / chip.vector_bytes)
     stores = 0.0
-    for a in moving(step):
+    for a in step.moving:
         if a.store:
             stores += a.issued * (vectors_of(lanes, a.size, chip) if a.along_lane == 1 else lanes)
     return 1.0 + chip.window / max(1.0, steps * (operations + stores))
@@ -252,7 +247,7 @@ def short_row(step: Step, chip: CpuChip, loop: bool = False) -> float | None:
         return None
     many = float(chip.vector_bytes)
     cycles = vector_cycles(step.body, many, chip, True, False) / many
-    vectors = sum(a.size for a in moving(step)) / min(chip.vector_bytes, _WIDEST)
+    vectors = sum(a.size for a in step.moving) / min(chip.vector_bytes, _WIDEST)
     if all(a.along_lane in (0, 1) for a in step.accesses):
         return step.length * (cycles + vectors * _ACCESS / chip.issue)
     return step.length * (cycles + vectors * step.length * _DEALT / chip.shuffle_issue)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import compress
 from math import prod
 from operator import and_
@@ -119,6 +119,11 @@ class Step:
     backwards: bool
     history: bool
     overlaps: bool
+
+    @cached_property
+    def moving(self) -> tuple[Access, ...]:
+        """Return the accesses that go to memory at every step."""
+        return tuple(a for a in self.accesses if not a.fixed)
 
     @property
     def touched(self) -> float:
@@ -289,7 +294,7 @@ def _accesses(recurrence: Recurrence) -> list[Access]:
     def add(buffer: Var, indices: Any, times: float, store: bool) -> None:
         if str(buffer.scope()) == "local":
             return
-        key = (str(buffer.name), tuple(str(i) for i in indices), store)
+        key = (str(buffer.name), store, *(int(tvm_ffi.structural_hash(i)) for i in indices))
         if key in out:
             return
         along_lane = 0 if one_lane else strides(buffer, indices, lane)
@@ -331,6 +336,9 @@ def _is_guarded(body: Any) -> bool:
 
 def _stays_in_vectors(recurrence: Recurrence) -> bool:
     """Return whether the builder makes a vector loop of a step: without a choice between reads."""
+    hoisted = hoist_first_iteration(recurrence.body)
+    if not branches(hoisted):
+        return True
     registers = [buffer for r in recurrence.registers for buffer in (r.local, *r.previous)]
     known = [*registers, *readable(recurrence)]
-    return not branches(choices_as_selects(hoist_first_iteration(recurrence.body), known))
+    return not branches(choices_as_selects(hoisted, known))

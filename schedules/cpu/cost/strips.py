@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import gcd, inf, log2
 
-from tvm_scan.schedules.cpu.cost.parts import moving
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.plans import PAGE_BYTES
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
@@ -59,7 +58,7 @@ def jumping(step: Step) -> list[Access]:
 
     Of few steps the prefetcher follows each, from a strip to the next one.
     """
-    accesses = moving(step)
+    accesses = step.moving
     if step.length * len(accesses) <= _STREAMS:
         return []
     return [a for a in accesses if a.along_lane == 1 and abs(a.along_time or 0) * a.size > 2 * 64]
@@ -88,7 +87,7 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
     """
     if step.touched <= chip.nearest or size >= step.lanes:
         return 0.0
-    strips = [_lines(a, size) for a in moving(step) if a.along_lane == 1]
+    strips = [_lines(a, size) for a in step.moving if a.along_lane == 1]
     cycles = _DOUBLED * sum(n * max(0.0, log2(n / _FIRST)) for n in strips)
     cycles += clash_cycles(step, chip, size, past=past)
     beyond = step.touched > chip.private
@@ -102,7 +101,7 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
 def clash_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> float:
     """Cycles of a strip whose lines, or addresses, meet those of other rows: see ``_MET``."""
     met = stalled = 0.0
-    strips = [a for a in moving(step) if a.along_lane == 1 and a.along_time]
+    strips = [a for a in step.moving if a.along_lane == 1 and a.along_time]
     stored = any(a.store for a in strips)
     for a in strips:
         row, lines = abs(a.along_time or 0) * a.size, size * a.size / 64
@@ -147,7 +146,7 @@ def contested_cycles(
     tasks : float
         How many there are.
     """
-    stores = [a for a in moving(step) if a.store and a.along_lane == 1]
+    stores = [a for a in step.moving if a.store and a.along_lane == 1]
     touched, (least, most) = step.touched, _SHARED
     row = step.lanes * stores[0].size if stores else 0
     if 0 < row < least:

@@ -13,7 +13,6 @@ from tvm_scan.schedules.cpu.cost.parts import (
     GATHERED,
     latency_of,
     least_of,
-    moving,
     short_row,
     step_cycles,
     vector_bytes,
@@ -103,8 +102,8 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
 def _block(width: int, runs: bool, asks: bool, step: Step, chip: CpuChip) -> tuple[float, float]:
     """Cycles of a vector of time, and its operations and shuffles."""
     counts = block_counts(width, runs, step, chip)
-    counts += BlockCounts(shuffles=sum(_reversed(a, width, chip) for a in moving(step)))
-    memory = sum(_moved(a, width, chip) for a in moving(step))
+    counts += BlockCounts(shuffles=sum(_reversed(a, width, chip) for a in step.moving))
+    memory = sum(_moved(a, width, chip) for a in step.moving)
     wide = runs and any(size == 8 for part in step.parts for size in part.sizes)
     block = max(_issue_cycles(counts, step, chip, wide), memory) + _AROUND
     block += width * _asking_cycles(asks, step, chip)
@@ -217,14 +216,14 @@ def asked_ahead(
     """
     if not plan.prefetch or not chip.is_beyond(memory["footprint"]):
         return memory
-    far = plan.prefetch * PAGE_BYTES / max((a.size for a in moving(step) if not a.store), default=4)
+    far = plan.prefetch * PAGE_BYTES / max((a.size for a in step.moving if not a.store), default=4)
     share = max(0.0, 1.0 - far / step.length)
     return {**memory, "moved": memory["moved"] - SOONER * share * step.loads}
 
 
 def _asking_cycles(asks: bool, step: Step, chip: CpuChip) -> float:
     """Cycles of a step that asks for the lines of others."""
-    read = [a for a in moving(step) if not a.store and a.along_time in (1, -1)]
+    read = [a for a in step.moving if not a.store and a.along_time in (1, -1)]
     lines = sum(a.times * a.size / 64 for a in read)
     return lines * _ASKING / chip.issue if asks else 0.0
 
@@ -248,7 +247,7 @@ def _batch(width: int, asks: bool, step: Step, chip: CpuChip) -> float:
             2.5 * vectors,
             part.combine.simple * each,
         )
-    read = [a for a in moving(step) if not a.store]
+    read = [a for a in step.moving if not a.store]
     counts += BlockCounts(shuffles=sum(_reversed(a, width, chip) for a in read))
     loads = sum(_moved(a, width, chip) for a in read)
     batch = max(_issue_cycles(counts, step, chip), loads)
