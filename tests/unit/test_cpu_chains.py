@@ -359,6 +359,7 @@ def test_rows_that_share_a_page_begin_line_by_line():
 
     eight = "lane_block=8, vectorize=True"
     assert scattered(eight, 20000, 176) > 20000 * 2 * 512
+    assert 0 < scattered(eight, 8000, 176) < 8000 * 2 * 256
     assert scattered("lane_block=8", 20000, 176) == scattered(eight, 20000, 176)
     # A row after the other, few neighbouring rows, a row for each page, and what caches hold.
     assert scattered("time_vector=16", 20000, 176) == scattered("", 20000, 176) == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
+from tvm_scan.schedules.cpu.cost.parts import FILLED
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.cost.strips import jumping, sets_of, ways_of
 from tvm_scan.schedules.cpu.cost.vectors import SOONER
@@ -18,6 +19,10 @@ _OPENED = 2.2
 #: take turns: of rows of 100 to 1400 cells a core takes 35 to 40 ns more for each row of an array
 #: as soon as its block covers 2 KB (moving averages, affine steps, Zen 4; Zen 5 the same).
 _BEGINNING, _COVERED = 768, 2048.0
+#: The part of the last cache from that on which others leave to that of which all lines at the
+#: beginnings of rows are late: moving averages of rows of 512 bytes in vectors of 8 rows take a
+#: core of a Zen 4 1.3 times as long as in vectors of time where they have 10 MB, of 20 MB 4 times.
+_BEGUN = 0.5
 #: The share of lines that come one by one in strips that are not whole rows: rows of 1024 cells as
 #: a whole take a Zen 5 2.4 ms (8 x 2048 steps), strips of 64 3.4, longer ones up to 6.
 _STRIPS = 0.05
@@ -95,8 +100,10 @@ def beyond_caches(
         return {"moved": moved - lost, "scattered": lost + begun + again}
     if not beyond:
         return {}
-    lost, jumps = _unfollowed(step, chip, width), _jumping(step, chip, width)
+    far = chip.outside(memory["footprint"], FILLED)
+    lost, jumps = far * _unfollowed(step, chip, width), _jumping(step, chip, width)
     begun = _beginnings(step, width, chip.region if plan.vectorize else _COVERED)
+    begun *= chip.outside(memory["footprint"], _BEGUN)
     if plan.vectorize and width < step.lanes and jumping(step):
         begun += _written_in_strips(step, chip, width, memory["past"])
         if plan.prefetch:
@@ -119,16 +126,27 @@ def _written_in_strips(step: Step, chip: CpuChip, width: int, past: float) -> fl
     return far * (share * 2.0 * (step.stores - past) + past_share * (step.loads + past))
 
 
-def evicted(step: Step, chip: CpuChip, width: int) -> float:
+def evicted(step: Step, chip: CpuChip, width: int, apart: int = 0) -> float:
     """Bytes of lines that rows of a block take from one another before they are used up.
 
     Rows of an array that are a multiple of a page apart meet in one set of the nearest cache; on a
     Zen 3, 64 of 4096 steps in vectors of 16 lanes take five times as long as in tiles. Rows of
     two arrays do if these begin equally far into a page, which nobody knows.
+
+    Parameters
+    ----------
+    step : Step
+        What is counted.
+    chip : CpuChip
+        Where.
+    width : int
+        Rows of a block.
+    apart : int
+        Steps from one to the next where they are chunks of one row.
     """
     if step.touched <= chip.nearest:
         return 0.0
-    rows = _met(step, width)
+    rows = _met(step, width, apart)
     together = sum(sorted((met for _, met in rows), reverse=True)[:2]) > ways_of(chip)
     cells = 0.0
     for a, met in rows:
@@ -154,9 +172,10 @@ def crowded_cycles(step: Step, chip: CpuChip, width: int) -> float:
     return _BY_CHANCE * again * 64 / (chip.private_rate * chip.cycle)
 
 
-def _met(step: Step, width: int) -> list[tuple[Access, int]]:
-    """Accesses whose lanes are rows apart, and how many of ``width`` rows meet in a set."""
-    return [(a, ceil(width / sets_of(abs(a.along_lane or 0) * a.size))) for a in rows_apart(step)]
+def _met(step: Step, width: int, apart: int = 0) -> list[tuple[Access, int]]:
+    """Accesses along time of rows, or chunks of one, and how many of ``width`` meet in a set."""
+    rows = [a for a in step.moving if a.along_time in (1, -1)] if apart else rows_apart(step)
+    return [(a, ceil(width / sets_of((apart or abs(a.along_lane or 0)) * a.size))) for a in rows]
 
 
 def rows_apart(step: Step) -> list[Access]:

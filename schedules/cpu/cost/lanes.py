@@ -29,6 +29,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     latency_of,
     memory_of,
     past_share,
+    scalar_latency,
     short_row,
     step_cycles,
     vector_cycles,
@@ -121,7 +122,7 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     if vectors:
         # Of vectors little is left beside the block before.
         overhead = _VECTORS + (_tiles(step, size) if plan.transpose else _pooled(step, size))
-    chain = latency_of(step.scalar_chain, chip)
+    chain = scalar_latency(step, chip)
     if not vectors:
         if step.state:
             chain /= max(1, sum(part.cells for part in step.parts))

@@ -15,6 +15,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     latency_of,
     may_reorder,
     memory_of,
+    scalar_latency,
     short_row,
     step_cycles,
     vector_cycles,
@@ -52,7 +53,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     short = short_row(step, chip, loop=True)
     if short is not None:
         return CpuWork(step.rows * short, 1.0, 0.0, **memory)
-    chain = latency_of(step.scalar_chain, chip) + (FORWARD if step.guarded else 0.0)
+    chain = scalar_latency(step, chip) + (FORWARD if step.guarded else 0.0)
     loops = 0.0 if step.length <= UNROLLED else LOOP
     issued = step_cycles(step, chip, around=loops)
     if step.state:
