@@ -30,8 +30,10 @@ _STRIPS = 0.05
 #: rows are so long and where they are longer: these lie in pages of DRAM of their own. Sums of 640
 #: columns of 32000 steps take a Zen 4 in strips of 64, 128 and 256 lanes 9.8, 11.6 and 10.4 ms so,
 #: past the caches 4.0, 3.6 and 4.8, and whole rows in the loop, on one core, 6.2; linear
-#: recurrences of 20000 columns of 300 steps 3.7, 3.3 and 2.7, past the caches 2.1, 1.4 and 1.3. Of
-#: what the last cache holds strips take as long as a copy.
+#: recurrences of 20000 columns of 300 steps 3.7, 3.3 and 2.7, past the caches 2.1, 1.4 and 1.3. So
+#: do short rows that lie in a part of the last cache: linear recurrences of 128 columns of 8000,
+#: 15000 and 16384 steps take in strips of 64 lanes 0.22, 0.61 and 0.92 ms, past the caches 0.16,
+#: 0.32 and 0.43.
 _NARROW_STRIP, _SHORT_ROW = 256, 16384
 _OF_SHORT_ROWS, _OF_LONG_ROWS, _OF_PAST = 0.6, 1.25, 0.12
 #: The first share where other rows of a strip are stored past the caches: sums of 3000 columns of
@@ -89,7 +91,8 @@ def beyond_caches(
         # Nobody asks for the first tiles of a block of rows.
         unasked = min(1.0, plan.prefetch * TILE_STEPS / step.length) if plan.prefetch else 1.0
         lost = unasked * moved * _unfollowed(step, chip, width // _WHOLE_LINES)
-        begun = _OF_TILES * _beginnings(step, width, chip.region) if beyond else 0.0
+        begun = _OF_TILES * _beginnings(step, width, chip.region)
+        begun *= chip.outside(memory["footprint"], _BEGUN)
         again = _come_again(step, chip, width) * step.touched
         # From half of the last cache on, in which others have their lines, too: in tiles 22 MB took
         # a Zen 4 1.6 times as long as 12 MB. Short rows lie in pages that are found together:
@@ -117,13 +120,14 @@ def beyond_caches(
 def _written_in_strips(step: Step, chip: CpuChip, width: int, past: float) -> float:
     """Bytes of lines that come one by one as strips are written, so many bytes past the caches."""
     stores = [a for a in step.accesses if a.store]
-    share, past_share = 1.0, 0.0
-    if all(width * a.size <= _NARROW_STRIP for a in stores):
-        longest = max(abs(a.along_time or 0) * a.size for a in stores)
-        of_short_rows = _OF_SHORT_ROWS if not past else _OF_OTHERS
-        share, past_share = of_short_rows if longest <= _SHORT_ROW else _OF_LONG_ROWS, _OF_PAST
     far = min(1.0, max(0.0, step.touched / chip.shared - 1.0))
-    return far * (share * 2.0 * (step.stores - past) + past_share * (step.loads + past))
+    if any(width * a.size > _NARROW_STRIP for a in stores):
+        return far * 2.0 * (step.stores - past)
+    through = far * _OF_LONG_ROWS
+    if max(abs(a.along_time or 0) * a.size for a in stores) <= _SHORT_ROW:
+        through = _OF_OTHERS if past else _OF_SHORT_ROWS
+        through *= chip.outside(step.touched, FILLED)
+    return through * 2.0 * (step.stores - past) + far * _OF_PAST * (step.loads + past)
 
 
 def evicted(step: Step, chip: CpuChip, width: int, apart: int = 0) -> float:
