@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 #: Vectors that are reduced together: enough of them make the narrow last steps rare.
-_BATCH = 4
+BATCH = 4
 
 
 class TimeReduction:
@@ -37,7 +37,7 @@ class TimeReduction:
     def __init__(self, vectors: TimeVector) -> None:
         self.vectors, self.width = vectors, vectors.width
         #: Steps of a batch.
-        self.steps = _BATCH * self.width
+        self.steps = BATCH * self.width
         self._held: dict[tuple[int, str], list[Vector]] = {}
 
     @property
@@ -68,7 +68,7 @@ class TimeReduction:
 
         def tree(combine: Combine) -> tuple[list[Any], tuple[Any, ...]]:
             out: list[Any] = []
-            parts = self._pairs(i, combine, first, 0, _BATCH, out)
+            parts = self._pairs(i, combine, first, 0, BATCH, out)
             total = self._halves(i, combine, parts, out)
             if algebra.reuses_parts:
                 named = variables("total", algebra.dtypes)

@@ -7,6 +7,7 @@ vector waits for one application to the carry alone. (The scan of W. D. Hillis a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import tirx
@@ -28,7 +29,7 @@ from tvm_scan.schedules.cpu.lane_streams import asked_for, loads_along_time
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores
 from tvm_scan.schedules.cpu.plans import PAGE_BYTES, CpuPlan
 from tvm_scan.schedules.cpu.reversed_rows import ReversedRows
-from tvm_scan.schedules.cpu.time_reduction import TimeReduction
+from tvm_scan.schedules.cpu.time_reduction import BATCH, TimeReduction
 from tvm_scan.schedules.cpu.time_runs import TimeRuns
 from tvm_scan.schedules.cpu.transpose import LINE_BYTES
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
@@ -50,7 +51,7 @@ class TimeVector:
     plan : CpuPlan
         ``time_vector`` is the width.
     ahead : Expr, optional
-        Steps ahead of which a plan with ``prefetch`` asks for lines; by default its pages.
+        Steps ahead of which a plan with ``prefetch`` asks for lines, beside its pages.
 
     Attributes
     ----------
@@ -82,7 +83,7 @@ class TimeVector:
         }
         self.runs = TimeRuns(self) if plan.time_runs else None
         self.reversed_rows = ReversedRows(self.width)
-        self.halves: list[Var] = []
+        self.batches: TimeReduction | None = None
         self._readable = readable(recurrence)
 
     @property
@@ -96,17 +97,34 @@ class TimeVector:
         rows = self.reversed_rows.buffers
         packed = [vector.buffer for vector in self.packed.values()]
         several = [*self.many.buffers, *self.pool.buffers, *scans, *rows, *packed]
-        return [*several, *self.halves]
+        return [*several, *(self.batches.buffers if self.batches else [])]
 
     def begin(self) -> Any:
         """Clear the registers before the first vector: TVM would shrink those not seen outside."""
         return clear(self._vectors)
 
-    def scan(self, start: Any, extent: Any) -> Any:
-        """``extent`` steps from ``start`` on: vectors of them, then the rest one by one."""
+    def scan(self, start: Any, extent: Any, beside: Callable[[Any, Any], Any] | None = None) -> Any:
+        """``extent`` steps from ``start`` on: vectors of them, then the rest one by one.
+
+        What stands ``beside`` a batch of as many vectors as a reduction takes at once is given its
+        number, and comes before it.
+        """
         width = int_const(self.width, extent)
         full, done, rest = whole_parts(extent, width)
-        blocks = loop("n", full, lambda n: self.block(start + n * width))
+
+        def vectors(first: Any, count: Any) -> Any:
+            return loop("n", count, lambda n: self.block(start + (first + n) * width))
+
+        if beside is None:
+            blocks = vectors(int_const(0, extent), full)
+        else:
+            batch = int_const(BATCH, extent)
+            batches, inside, left = whole_parts(full, batch)
+
+            def several(b: Any) -> Any:
+                return tir.seq([beside(b), vectors(b * batch, batch)])
+
+            blocks = tir.seq([loop("b", batches, several), vectors(inside, left)])
         single = loop("i", rest, lambda i: self.single.step(start + done + i))
         packed = [
             vector.store(tirx.Broadcast(self.single.get_carry(c, []), _PACKED))
@@ -123,21 +141,26 @@ class TimeVector:
         """Value of a carry before a block."""
         return self.packed[c].at(0) if self.packed else self.single.get_carry(c, [])
 
-    def reduce(self, held: Elements, lead: list[Any], start: Any, extent: Any) -> Any:
-        """``held[lead]`` followed by ``extent`` steps from ``start`` on.
+    def reduction(
+        self, held: Elements, lead: list[Any], start: Any, extent: Any
+    ) -> tuple[Any, Callable[[Any], Any], Any]:
+        """What makes ``held[lead]`` followed by ``extent`` steps from ``start`` on of it.
 
         Vectors are reduced by halves, even steps with the odd ones after them: of V steps, V - 1
         combinations in about V / width + log width operations.
+
+        Returns
+        -------
+        Expr, callable, Stmt
+            How many batches of vectors, a statement for the batch of a number, and what is left.
         """
-        batches = TimeReduction(self)
+        batches = self.batches = TimeReduction(self)
         batch = int_const(batches.steps, extent)
         full, done, rest = whole_parts(extent, batch)
-        blocks = loop("n", full, lambda n: batches.reduce(held, lead, start + n * batch))
         single = loop(
             "i", rest, lambda i: self.single.extend(held, lead, start + done + i, flush=True)
         )
-        self.halves = batches.buffers
-        return tir.seq([blocks, single])
+        return full, lambda n: batches.reduce(held, lead, start + n * batch), single
 
     def block(self, first: Any) -> Any:
         """Steps ``first`` to ``first + width - 1``."""
@@ -157,11 +180,11 @@ class TimeVector:
         out = []
         for load in loads_along_time(self.recurrence) if self.plan.prefetch else ():
             size = tir.byte_size(tir.dtype_of(load.source))
-            start, far = first, self.plan.prefetch * PAGE_BYTES // size
+            far = int_const(self.plan.prefetch * PAGE_BYTES // size, first)
             if self.ahead is not None:
-                start, far = first + self.ahead, 0
+                far = tir.simplify(far + self.ahead)
             for k in range(0, steps, LINE_BYTES // size):
-                time = start + int_const(far + k, first)
+                time = first + tir.simplify(far + int_const(k, first))
                 at = [self.single.instantiate(i, None, time) for i in load.indices]
                 out.append(asked_for(load.source, at))
         return out

@@ -5,14 +5,17 @@ reduce the pieces after it, and the last piece need not be reduced at all. A red
 half the time of a scan, so that the first piece is half as long as the others; with ``C`` tasks
 ``(2 C - 2) / (2 C + 1)`` of the steps are read twice. Where a lane is longer than the caches, the
 phases follow one another over a tile of it before the next tile, so that the replay finds in the
-cache what the reduction has read; with ``prefetch`` it asks for the lines of the next tile. A task
-that has replayed its piece of a tile goes on with that of the next one: the task of the first piece
-has ended the tile before, and knows its carry. So cores meet once for each tile.
+cache what the reduction has read. A task that has replayed its piece of a tile goes on with that of
+the next one: the task of the first piece has ended the tile before, and knows its carry; the others
+reduce batch by batch between the vectors that they replay, so that memory brings the one while it
+takes the other. So cores meet once for each tile. With ``prefetch`` a replay asks for the lines
+that lie some pages behind those of the next tile's piece.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -36,10 +39,66 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_lines, on_stack
 from tvm_scan.schedules.cpu.line_stores import with_line_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.time_reduction import BATCH
 from tvm_scan.schedules.cpu.time_vector import TimeVector
 
 #: A kernel over tile, row and chunk, and the dtypes of the outputs that it stores by lines.
 _Task = tuple[Kernel, list[str]]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Statements of a task, their registers, and the dtypes of the outputs stored by lines."""
+
+    stmts: list[Any]
+    buffers: list[Var]
+    dtypes: list[str]
+
+
+class _Reduction:
+    """Phase 1 of a piece: its element, from batches of vectors and what they leave.
+
+    Attributes
+    ----------
+    batches, batch, steps : Expr, callable and int
+        How many batches, the statement for a number of them, and the steps of one.
+    rest : Stmt
+        What the batches leave.
+    """
+
+    def __init__(
+        self, phases: VectorPhases, plan: CpuPlan, tile: Any, chunk: Any, lanes: list[Any]
+    ) -> None:
+        vectors = TimeVector(phases.recurrence, lanes, plan)
+        self._elements, self._single = phases.elements, vectors.single
+        self._held = Elements(phases.recurrence, "held", [1], "local")
+        self._at = [int_const(0, "int32")]
+        registers = Registers(phases.recurrence.time.extent)
+        begin = registers.hold("begin", phases.start(tile, chunk))
+        twice = registers.hold("twice", phases.twice)
+        reduction = vectors.reduction(self._held, self._at, begin, twice)
+        self.batches, self.batch, self.rest = reduction
+        self.steps = BATCH * vectors.width
+        self._vectors, self._registers = vectors, registers
+
+    @property
+    def before(self) -> list[Any]:
+        """Return what stands before it, once all batches are made; last the element of no steps."""
+        return [
+            *self._registers.stores,
+            self._vectors.begin(),
+            self._single.prologue(),
+            self._single.set_identity(self._held, self._at),
+        ]
+
+    @property
+    def buffers(self) -> list[Var]:
+        """Return its registers, once all batches are made."""
+        return [*self._vectors.buffers, *self._held.buffers, *self._registers.buffers]
+
+    def keep(self, at: list[Any]) -> Any:
+        """Statement that stores the element."""
+        return self._single.copy(self._elements, at, self._held, self._at)
 
 
 class VectorPhases:
@@ -99,15 +158,25 @@ class VectorPhases:
         return [self.scan(n), self._parallel(n, task)]
 
     def _go_on(self, tile: Any, row: Any, chunk: Any, lanes: list[Any]) -> _Task:
-        """Phase 3 of a tile, and phase 1 of the next one if there is one."""
-        replayed, dtypes = self.replay(tile, row, chunk, lanes)
+        """Phase 3 of a tile, and beside it phase 1 of the next one if there is one.
+
+        A core that replays a piece reduces what it will replay next, while what it writes past the
+        caches goes on.
+        """
         following = tile + int_const(1, self.time_dtype)
-        reduced, _ = self.reduce(following, row, chunk, lanes)
-        body = [replayed.body, when(following < self.tiles, reduced.body)]
-        allocs = [*replayed.allocs, *reduced.allocs]
-        # All that a replay reads and writes, a reduction does, too.
-        kernel = Kernel("scan_replay", reduced.reads, reduced.writes, tir.seq(body), allocs)
-        return kernel, dtypes
+        goes_on, first = following < self.tiles, tirx.EQ(chunk, tir.zero_like(chunk))
+        reduction = _Reduction(self, self.plan.with_(prefetch=0), following, chunk, lanes)
+
+        def beside(batch: Any) -> Any:
+            return when(tirx.And(goes_on, tirx.Not(first)), reduction.batch(batch))
+
+        replayed = self._replayed(tile, row, chunk, lanes, beside)
+        scanned = self._first_piece(following, row, lanes)
+        rest = tirx.IfThenElse(first, tir.seq(scanned.stmts), reduction.rest)
+        body = [*reduction.before, *replayed.stmts, when(goes_on, rest)]
+        body.append(reduction.keep([row, chunk]))
+        buffers = [*replayed.buffers, *scanned.buffers, *reduction.buffers]
+        return self._task("scan_replay", lanes, body, buffers), scanned.dtypes
 
     def _axes(self) -> tuple[Var, Var, Var, list[Any]]:
         """Block variables of one task (tile, row, chunk), and the row's lanes."""
@@ -115,7 +184,7 @@ class VectorPhases:
         row, chunk = tirx.Var("v_row", self.dtype), tirx.Var("v_chunk", self.dtype)
         return tile, row, chunk, decode_lanes(self.recurrence, row)
 
-    def _start(self, tile: Any, piece: Any) -> Any:
+    def start(self, tile: Any, piece: Any) -> Any:
         """First step of a piece after the first one."""
         units = as_dtype(piece, self.time_dtype) * int_const(2, self.time_dtype)
         return tile * self.step + (units - int_const(1, self.time_dtype)) * self.unit
@@ -145,13 +214,37 @@ class VectorPhases:
         )
         return on_stack(kernel)
 
+    def _task(self, name: str, lanes: list[Any], body: list[Any], buffers: list[Var]) -> Kernel:
+        """A kernel that scans pieces, and makes elements of others."""
+        recurrence = self.recurrence
+        return Kernel(
+            name,
+            [*recurrence.inputs, *self.carries],
+            [*self.elements.buffers, *self.carries, *recurrence.outputs],
+            when(guard_of(recurrence, lanes), tir.seq(body)),
+            buffers,
+        )
+
     def reduce(self, tile: Any, row: Any, chunk: Any, lanes: list[Any]) -> _Task:
         """Phase 1: the first piece of a tile scanned, the element of every other but the last."""
+        scanned = self._first_piece(tile, row, lanes)
+        reduction = _Reduction(self, self.plan, tile, chunk, lanes)
+        reduced = tir.seq([loop("n", reduction.batches, reduction.batch), reduction.rest])
+        *before, identity = reduction.before
+        first = tirx.EQ(chunk, tir.zero_like(chunk))
+        # The element is stored outside of the choice, which would confuse TVM's compaction.
+        body = [
+            identity,
+            tirx.IfThenElse(first, tir.seq(scanned.stmts), tir.seq([*before, reduced])),
+            reduction.keep([row, chunk]),
+        ]
+        buffers = [*scanned.buffers, *reduction.buffers]
+        return self._task("scan_reduce", lanes, body, buffers), scanned.dtypes
+
+    def _first_piece(self, tile: Any, row: Any, lanes: list[Any]) -> _Part:
+        """The first piece of a tile, whose carry is known, scanned."""
         vectors = TimeVector(self.recurrence, lanes, self.plan)
-        reducer = TimeVector(self.recurrence, lanes, self.plan)
-        by_step, other = vectors.single, reducer.single
-        held = Elements(self.recurrence, "held", [1], "local")
-        at = [int_const(0, "int32")]
+        by_step = vectors.single
         # No vector shares the elements of the first steps; a piece may be shorter than they are.
         count = first_steps(self.recurrence)
         alone: Any = tir.zero_like(tile)
@@ -163,7 +256,7 @@ class VectorPhases:
         alone = registers.hold("alone", alone)
         extent = registers.hold("extent", tir.simplify(self.unit - alone))
         steps = vectors.scan(start + alone, extent)
-        scanned = [
+        stmts = [
             *registers.stores,
             vectors.begin(),
             by_step.prologue(),
@@ -172,33 +265,7 @@ class VectorPhases:
             steps,
             self._keep(by_step, row, self.after_first),
         ]
-        reducing = Registers(self.recurrence.time.extent)
-        begin = reducing.hold("begin", self._start(tile, chunk))
-        element = reducer.reduce(held, at, begin, reducing.hold("twice", self.twice))
-        reduced = [*reducing.stores, reducer.begin(), other.prologue(), element]
-        first = tirx.EQ(chunk, tir.zero_like(chunk))
-        # The element is stored outside of the choice, which would confuse TVM's compaction.
-        body = tir.seq(
-            [
-                other.set_identity(held, at),
-                tirx.IfThenElse(first, tir.seq(scanned), tir.seq(reduced)),
-                other.copy(self.elements, [row, chunk], held, at),
-            ]
-        )
-        kernel = Kernel(
-            "scan_reduce",
-            [*self.recurrence.inputs, *self.carries],
-            [*self.elements.buffers, *self.carries, *self.recurrence.outputs],
-            when(guard_of(self.recurrence, lanes), body),
-            [
-                *vectors.buffers,
-                *reducer.buffers,
-                *held.buffers,
-                *registers.buffers,
-                *reducing.buffers,
-            ],
-        )
-        return kernel, vectors.held.dtypes
+        return _Part(stmts, [*vectors.buffers, *registers.buffers], vectors.held.dtypes)
 
     def scan(self, n: Any) -> Any:
         """Phase 2: the carry before every piece after the second."""
@@ -219,8 +286,27 @@ class VectorPhases:
 
     def replay(self, tile: Any, row: Any, chunk: Any, lanes: list[Any]) -> _Task:
         """Phase 3: the loop body over every piece but the first, from its carry."""
-        # What a core writes past the caches goes on while it reads what it will reduce next.
-        ahead = self.step if self.plan.cache_steps else None
+        part = self._replayed(tile, row, chunk, lanes)
+        kernel = Kernel(
+            "scan_replay",
+            [*self.recurrence.inputs, *self.carries],
+            [*self.recurrence.outputs, *self.carries],
+            when(guard_of(self.recurrence, lanes), tir.seq(part.stmts)),
+            part.buffers,
+        )
+        return kernel, part.dtypes
+
+    def _replayed(
+        self,
+        tile: Any,
+        row: Any,
+        chunk: Any,
+        lanes: list[Any],
+        beside: Callable[[Any], Any] | None = None,
+    ) -> _Part:
+        """A piece replayed; ``beside`` is given the number of a batch of vectors."""
+        # What is reduced beside it is asked for some pages before.
+        ahead = None if beside is None else self.step
         vectors = TimeVector(self.recurrence, lanes, self.plan, ahead)
         by_step = vectors.single
         # A piece belongs to the core that reduced it, in whose caches it is; the last one is left.
@@ -230,28 +316,19 @@ class VectorPhases:
         registers = Registers(self.recurrence.time.extent)
         done = registers.hold("done", tir.simplify(self.step * self.tiles))
         rest = registers.hold("rest", tir.simplify(self.recurrence.time.extent - done))
-        begin = registers.hold("begin", self._start(tile, piece))
-        steps = vectors.scan(begin, registers.hold("twice", self.twice))
+        begin = registers.hold("begin", self.start(tile, piece))
+        steps = vectors.scan(begin, registers.hold("twice", self.twice), beside)
         left_over = vectors.scan(done, rest)
-        body = tir.seq(
-            [
-                *registers.stores,
-                vectors.begin(),
-                by_step.prologue(),
-                by_step.fetch(self.carries, [row, piece], range(1)),
-                steps,
-                when(final, self._keep(by_step, row, 0)),
-                when(last, tir.seq([left_over, by_step.finish()])),
-            ]
-        )
-        kernel = Kernel(
-            "scan_replay",
-            [*self.recurrence.inputs, *self.carries],
-            [*self.recurrence.outputs, *self.carries],
-            when(guard_of(self.recurrence, lanes), body),
-            [*vectors.buffers, *registers.buffers],
-        )
-        return kernel, vectors.held.dtypes
+        stmts = [
+            *registers.stores,
+            vectors.begin(),
+            by_step.prologue(),
+            by_step.fetch(self.carries, [row, piece], range(1)),
+            steps,
+            when(final, self._keep(by_step, row, 0)),
+            when(last, tir.seq([left_over, by_step.finish()])),
+        ]
+        return _Part(stmts, [*vectors.buffers, *registers.buffers], vectors.held.dtypes)
 
     def _parallel(self, n: Any, task: Callable[..., _Task]) -> Any:
         """A block over (tile, row, chunk), the last two in one parallel loop, with line stores."""

@@ -163,7 +163,7 @@ def test_strips_that_ask_ahead_equal_the_loop(lanes, back):
 def test_tiles_in_the_cache_ask_for_the_next_tile():
     """A core asks for what it will reduce next while it replays; everything in the second cache.
 
-    It goes on to reduce that, and asks for pages then.
+    It reduces that beside it, some pages behind what it asks for.
     """
     func = program("affine", "float32", lanes=2, steps=5000)
     plan = ScanPlan.of("cpu", "three_phase", chunks=3, time_vector=16, cache_steps=1024, prefetch=2)
@@ -171,7 +171,11 @@ def test_tiles_in_the_cache_ask_for_the_next_tile():
     asked = re.compile(r"prefetch\(T.address_of\([AX]\[.* \+ (\d+), 4999\), 0\)\]\), 0, (\d), 1")
     # Seven pieces of 160 steps are a tile.
     pages = {2048 + line for line in (0, 16, 32, 48)}
-    assert {int(ahead) for ahead, _ in asked.findall(replayed)} == {1120, *pages}
+    assert {int(ahead) for ahead, _ in asked.findall(replayed)} == {1120 + 2048, 2048}
+    beside = re.search(
+        r"for b in range\(5\):\n +if v_tile \+ 1 < 4 and not v_chunk == 0:", replayed
+    )
+    assert beside, replayed
     assert {int(ahead) for ahead, _ in asked.findall(reduced)} == pages
     assert {cache for _, cache in asked.findall(reduced + replayed)} == {"2"}
 
