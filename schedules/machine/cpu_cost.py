@@ -11,9 +11,15 @@ from tvm_scan.schedules.machine.machine import Machine
 #: Share of the smaller of two bounds that is not hidden behind the larger, and the same of what the
 #: private caches hold: sums of 64 x 128 take a Zen 4 1.07 cycles a step, whose stores are 1.04.
 _NOT_HIDDEN, _NEAR = 0.45, 0.3
+#: The same of what one core goes through in order, and the last cache holds. Sums down 64 and 100
+#: columns of 4 bytes take a Zen 4 from 1 to 8 MB as long as that takes, or a little longer, as
+#: maxima and averages do (40 cases).
+_IN_ORDER = 0.05
 #: How much of what one private cache could hold lies in another one as a call begins: all of it
-#: after one core has made it, nothing if the same cores have.
-_ELSEWHERE = 0.5
+#: after one core has made it, nothing if the same cores have, as kernels of the same pool mostly
+#: do. (Strips of 0.3 to 1 MB, called again and again, take two cores of a Zen 4 0.6 of what a half
+#: would cost: averages of 3244 columns of 38 steps 6.3 us, the loop 15.)
+_ELSEWHERE = 0.25
 #: Wakes that a plan which needs any may take beside. One takes the least, which is measured, or up
 #: to three times as long, as the system has put the threads: in two of three processes on a Zen 5
 #: 0.75 us, else 2.0.
@@ -44,6 +50,8 @@ class CpuWork:
         Bytes of all that is passed over.
     contested : float
         Cycles more of all tasks together if they run on several cores.
+    in_order : bool
+        Whether a core goes through memory once, cell by cell, so that lines come while it works.
     """
 
     cycles: float
@@ -55,6 +63,7 @@ class CpuWork:
     scattered: float = 0.0
     footprint: float = 0.0
     contested: float = 0.0
+    in_order: bool = False
 
     def __add__(self, other: CpuWork) -> CpuWork:
         return CpuWork(
@@ -67,6 +76,7 @@ class CpuWork:
             self.scattered + other.scattered,
             max(self.footprint, other.footprint),
             self.contested + other.contested,
+            self.in_order and other.in_order,
         )
 
 
@@ -133,6 +143,8 @@ def cpu_cost(work: CpuWork, machine: Machine) -> CpuCost:
     beside, after = (alone, 0.0) if chip.is_beyond(work.footprint) else (0.0, alone)
     less, more = sorted((busy + beside, memory))
     shown = _NEAR if work.footprint <= chip.private * used else _NOT_HIDDEN
+    if work.in_order and work.footprint > chip.private and not chip.is_beyond(work.footprint):
+        shown = _IN_ORDER
     # A pool of one thread wakes nobody.
     wake = chip.wake if cores > 1 else 0.0
     pool = chip.start + work.joins * (wake + machine.counting)

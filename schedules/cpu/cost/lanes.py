@@ -32,6 +32,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     scalar_latency,
     short_row,
     step_cycles,
+    takes_whole_rows,
     vector_cycles,
     vectors_of,
     with_more,
@@ -107,7 +108,8 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         total += work
     if not total.joins:
         # Nobody waits for the one core.
-        total = replace(total, cycles=total.alone, alone=0.0)
+        in_order = plan.vectorize and takes_whole_rows(step, chip, plan.lane_block)
+        total = replace(total, cycles=total.alone, alone=0.0, in_order=in_order)
     memory |= beyond_caches(plan, step, chip, memory, total.tasks)
     again = fetched_again(step, chip, width, passes)
     if plan.vectorize and not plan.transpose:

@@ -18,6 +18,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     scalar_latency,
     short_row,
     step_cycles,
+    takes_whole_rows,
     vector_cycles,
     with_more,
 )
@@ -125,4 +126,6 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     plain = in_registers and single and width * size <= chip.vector_bytes
     if width < chip.vector_bytes / 4 and not plain:
         each = max(each, width * instructions_of(step) / chip.issue)
-    return CpuWork(rows * step.length * each, 1.0, 0.0, **memory_of(step, chip, 0.0))
+    memory = memory_of(step, chip, 0.0)
+    cycles, in_order = rows * step.length * each, takes_whole_rows(step, chip, width)
+    return CpuWork(cycles, 1.0, 0.0, **memory, in_order=in_order)

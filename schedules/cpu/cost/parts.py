@@ -23,6 +23,10 @@ _COMPARISON = 1.0
 #: largest one: of rows of 14 numbers a Zen 5 takes 6.5 cycles a step, in vectors of time of 4 steps
 #: 0.7 and of 8, beside which 6 steps are left, 2.9; a Zen 4 4.2 in the loop, 2.5 in blocks.
 _GUESSED, _UNSURE = 3.0, 16
+#: Steps of which a processor learns where it guesses wrong, called again and again, and cycles of
+#: those of more: maxima of up to 100000 integers take a Zen 4 1.0 to 1.3 cycles each in scalar
+#: code, of 200000 and more 2.1 to 2.7.
+_LEARNT, _FORGOTTEN = 1e5, 1.25
 #: Steps of a row in registers, and those that vectors of time leave, in which LLVM chooses instead:
 #: of 9 and 10 steps a Zen 4 takes 1.0 and 2.4 cycles each.
 CHOSEN, CHOSEN_BESIDE = 9, 5
@@ -112,10 +116,17 @@ def step_cycles(
     rest = instructions_of(step) - step.body.operations + around
     backwards = sum(a.times for a in step.moving if a.store and a.along_time == -1)
     unsure = max(0.0, min(_UNSURE, step.length) - done) / max(1.0, step.length - done)
-    guessed = 0.0 if chosen else step.body.extremes * _GUESSED * unsure
+    guessed = 0.0 if chosen else step.body.extremes * (_GUESSED * unsure + _forgotten(step, chip))
     issued = scalar_cycles(step.body, chip) + rest / chip.issue
     stored = chip.stored * sum(a.times for a in step.moving if a.store)
     return max(stored, issued) + backwards * chip.descending + guessed
+
+
+def _forgotten(step: Step, chip: CpuChip) -> float:
+    """Cycles of wrong guesses of a step that the processor has not learnt, if it guesses."""
+    if chip.integer_extremum > 1.0:
+        return 0.0
+    return _FORGOTTEN * min(1.0, max(0.0, step.rows * step.length / _LEARNT - 1.0))
 
 
 def vector_bytes(counts: Counts, chip: CpuChip) -> float:
@@ -141,6 +152,13 @@ def vector_cycles(counts: Counts, cells: float, chip: CpuChip, ldexp: bool, libr
     called = counts.calls * cells * (_CALL_SHARE * chip.call + 2) if library else 0.0
     # A division of a vector is as many narrow ones, two at a time.
     return issued + called + counts.quotients * cells * chip.quotient / 4
+
+
+def takes_whole_rows(step: Step, chip: CpuChip, width: int) -> bool:
+    """Return whether ``width`` lanes are a row of a few lines, and step follows step in memory."""
+    sizes = [a.size for a in step.moving if a.along_lane == 1]
+    neighbours = len(sizes) == len([a for a in step.moving if a.along_lane])
+    return neighbours and width >= step.lanes and width * max(sizes, default=0) <= chip.nearest / 64
 
 
 def memory_of(step: Step, chip: CpuChip, past: float, passes: float = 1.0) -> dict[str, float]:
