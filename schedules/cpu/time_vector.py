@@ -103,7 +103,7 @@ class TimeVector:
         """Clear the registers before the first vector: TVM would shrink those not seen outside."""
         return clear(self._vectors)
 
-    def scan(self, start: Any, extent: Any, beside: Callable[[Any, Any], Any] | None = None) -> Any:
+    def scan(self, start: Any, extent: Any, beside: Callable[[Any], Any] | None = None) -> Any:
         """``extent`` steps from ``start`` on: vectors of them, then the rest one by one.
 
         What stands ``beside`` a batch of as many vectors as a reduction takes at once is given its
@@ -144,7 +144,7 @@ class TimeVector:
     def reduction(
         self, held: Elements, lead: list[Any], start: Any, extent: Any
     ) -> tuple[Any, Callable[[Any], Any], Any]:
-        """What makes ``held[lead]`` followed by ``extent`` steps from ``start`` on of it.
+        """Make ``held[lead]`` the element of itself and ``extent`` steps from ``start`` on.
 
         Vectors are reduced by halves, even steps with the odd ones after them: of V steps, V - 1
         combinations in about V / width + log width operations.

@@ -50,8 +50,8 @@ class CpuWork:
         Bytes of all that is passed over.
     contested : float
         Cycles more of all tasks together if they run on several cores.
-    in_order : bool
-        Whether a core goes through memory once, cell by cell, so that lines come while it works.
+    in_order : float
+        Share of the bytes through which one core goes cell by cell, so that they come as it works.
     """
 
     cycles: float
@@ -63,7 +63,7 @@ class CpuWork:
     scattered: float = 0.0
     footprint: float = 0.0
     contested: float = 0.0
-    in_order: bool = False
+    in_order: float = 0.0
 
     def __add__(self, other: CpuWork) -> CpuWork:
         return CpuWork(
@@ -76,7 +76,7 @@ class CpuWork:
             self.scattered + other.scattered,
             max(self.footprint, other.footprint),
             self.contested + other.contested,
-            self.in_order and other.in_order,
+            min(self.in_order, other.in_order),
         )
 
 
@@ -143,8 +143,8 @@ def cpu_cost(work: CpuWork, machine: Machine) -> CpuCost:
     beside, after = (alone, 0.0) if chip.is_beyond(work.footprint) else (0.0, alone)
     less, more = sorted((busy + beside, memory))
     shown = _NEAR if work.footprint <= chip.private * used else _NOT_HIDDEN
-    if work.in_order and work.footprint > chip.private and not chip.is_beyond(work.footprint):
-        shown = _IN_ORDER
+    if work.footprint > chip.private and not chip.is_beyond(work.footprint):
+        shown += work.in_order * (_IN_ORDER - shown)
     # A pool of one thread wakes nobody.
     wake = chip.wake if cores > 1 else 0.0
     pool = chip.start + work.joins * (wake + machine.counting)

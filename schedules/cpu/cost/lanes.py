@@ -108,7 +108,7 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         total += work
     if not total.joins:
         # Nobody waits for the one core.
-        in_order = plan.vectorize and takes_whole_rows(step, chip, plan.lane_block)
+        in_order = float(plan.vectorize and takes_whole_rows(step, chip, plan.lane_block))
         total = replace(total, cycles=total.alone, alone=0.0, in_order=in_order)
     memory |= beyond_caches(plan, step, chip, memory, total.tasks)
     again = fetched_again(step, chip, width, passes)

@@ -127,5 +127,5 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     if width < chip.vector_bytes / 4 and not plain:
         each = max(each, width * instructions_of(step) / chip.issue)
     memory = memory_of(step, chip, 0.0)
-    cycles, in_order = rows * step.length * each, takes_whole_rows(step, chip, width)
+    cycles, in_order = rows * step.length * each, float(takes_whole_rows(step, chip, width))
     return CpuWork(cycles, 1.0, 0.0, **memory, in_order=in_order)
