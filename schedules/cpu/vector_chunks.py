@@ -39,7 +39,6 @@ from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_lines, on_stack
 from tvm_scan.schedules.cpu.line_stores import with_line_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan
-from tvm_scan.schedules.cpu.time_reduction import BATCH
 from tvm_scan.schedules.cpu.time_vector import TimeVector
 
 #: A kernel over tile, row and chunk, and the dtypes of the outputs that it stores by lines.
@@ -60,8 +59,8 @@ class _Reduction:
 
     Attributes
     ----------
-    batches, batch, steps : Expr, callable and int
-        How many batches, the statement for a number of them, and the steps of one.
+    batches, batch : Expr, callable
+        How many batches, and the statement for the one of a number.
     rest : Stmt
         What the batches leave.
     """
@@ -78,7 +77,6 @@ class _Reduction:
         twice = registers.hold("twice", phases.twice)
         reduction = vectors.reduction(self._held, self._at, begin, twice)
         self.batches, self.batch, self.rest = reduction
-        self.steps = BATCH * vectors.width
         self._vectors, self._registers = vectors, registers
 
     @property

@@ -480,3 +480,16 @@ def test_two_cores_share_what_their_caches_hold(lanes, steps):
 def test_a_processor_learns_where_it_guesses_wrong_of_few_integers(sizes, measured):
     """Cycles of a maximum of integers in the loop."""
     assert cycles("cummax", sizes, dtype="int64") == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize(("steps", "lanes"), [(67584, 8), (67585, 8), (67586, 4)])
+def test_rows_a_few_bytes_from_whole_pages_meet_in_a_set(steps, lanes):
+    """6.1, 6.0 and 4.2 ms in vectors of 4 lanes, 2.8, 3.0 and 3.0 by 4 lanes in turns."""
+    options = {"layout": "bdl", "dtype": "float64", "batch": 8}
+    plan = f"cpu/lanes(lane_block={lanes}, vectorize=True)"
+    near, far = (
+        seconds_on(2, "linear_recurrence", (8, n), plan, **options) for n in (steps, 67600)
+    )
+    assert near > {8: 2.0, 4: 1.05}[lanes] * far
+    default = chosen("linear_recurrence", (8, steps), **options)
+    assert default.time_vector or not default.vectorize
