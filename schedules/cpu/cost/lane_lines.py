@@ -181,21 +181,21 @@ def crowded_cycles(step: Step, chip: CpuChip, width: int) -> float:
 def _met(step: Step, width: int, apart: int = 0) -> list[tuple[Access, int]]:
     """Accesses along time of rows, or chunks of one, and how many of ``width`` meet in a set."""
     rows = [a for a in step.moving if a.along_time in (1, -1)] if apart else rows_apart(step)
-    return [(a, _meeting((apart or abs(a.along_lane or 0)) * a.size, width)) for a in rows]
+    return [(a, ceil(_meeting((apart or abs(a.along_lane or 0)) * a.size, width))) for a in rows]
 
 
 @lru_cache(maxsize=1024)
-def _meeting(row: int, width: int) -> int:
+def _meeting(row: int, width: int, *, ends: bool = False) -> float:
     """Return how many of ``width`` rows, so many bytes apart, meet in a set.
 
     Those that are a few bytes from whole pages apart do, too: linear recurrences of 64 rows of
     67584 and 67585 steps of 8 bytes take a Zen 4 6.1 and 6.0 ms in vectors of 4 lanes, of 67600
-    steps 2.6.
+    steps 2.6. Of rows that begin within a line both ``ends`` of what is read of them count.
     """
     sets = PAGE_BYTES // 64
-    some = min(width, sets)
-    lines = {i * row // 64 % sets for i in range(some)}
-    return ceil(width / len(lines))
+    places = (0, 63) if ends and row % 64 else (0,)
+    lines = {(i * row + end) // 64 % sets for i in range(min(width, sets)) for end in places}
+    return width * len(places) / len(lines)
 
 
 def rows_apart(step: Step) -> list[Access]:
@@ -241,12 +241,8 @@ def _unknown(step: Step, width: int) -> float:
 
 def _pushed_out(step: Step, chip: CpuChip, width: int) -> float:
     """The share of lines of tiles that leave the nearest cache before they are used."""
-    met = 0.0
-    for a in rows_apart(step):
-        row = abs(a.along_lane or 0) * a.size
-        ends = (0, 63) if row % 64 else (0,)
-        sets = {(i * row + end) // 64 % (PAGE_BYTES // 64) for i in range(width) for end in ends}
-        met += width * len(ends) / len(sets)
+    rows = (abs(a.along_lane or 0) * a.size for a in rows_apart(step))
+    met = sum(_meeting(row, width, ends=True) for row in rows)
     return max(0.0, 1.0 - _HELD * ways_of(chip) / max(1.0, met))
 
 
