@@ -37,8 +37,11 @@ from tvm_scan.schedules.cpu.cost.lanes import lanes_work
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS
 from tvm_scan.schedules.cpu.lanes import Lanes
+from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.sequential import Sequential
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import (
+    last_cache,
     machine_constants,
     processor_name,
     user_file,
@@ -50,10 +53,13 @@ from tvm_scan.schedules.plan import ScanPlan
 
 #: Steps of a loop whose chain is timed: its arrays are in the nearest cache.
 _STEPS = 2048
-#: Calls that a clock can tell apart together; few, so that some batch is undisturbed.
-_BATCH = 5
+#: Calls that a clock can tell apart together, few, so that some batch is undisturbed; and seconds
+#: of one that it tells apart by itself.
+_BATCH, _LONG = 5, 1e-4
 #: Cycles of a step that multiplies and adds integers, on every common processor.
 _INTEGER_STEP = 4.0
+#: Sets of arrays that a call is timed with.
+_SETS = 3
 #: Columns of a full vector.
 _COLUMNS = 16
 #: Lanes and steps of interleaved chains, of which arrays are in the private cache.
@@ -73,15 +79,24 @@ _IN_TILES = Lanes(lane_block=_TILED, vectorize=True, transpose=True)
 #: Vectors of time: of most shuffles for an operation, and of fewest.
 _RUNS_OF_TIME = Lanes(time_vector=64, time_runs=True)
 _VECTORS_OF_TIME = Lanes(time_vector=32)
+#: As the loop is written.
+_LOOP = Sequential()
 #: Columns and steps in strips beyond the private cache; rows beyond all caches, in tiles.
 _STRIPS, _OF_COLUMNS = (1040, 512), Lanes(lane_block=32, vectorize=True)
 _FAR, _FAR_TILES = 96, Lanes(lane_block=16, vectorize=True, transpose=True, prefetch=1)
-#: Constants that cycles are divided by, and the least that any is of what it is counted for: a
-#: product of integers is at least one operation.
-_RATES, _LEAST, _OPERATION = ("mixed_issue", "mixed_integers"), 0.1, {"integer_product": 1.0}
+#: Steps of columns of which no prefetcher follows each, and bytes of a column.
+_FEW_STEPS, _COLUMN = 20, 3 * 4 * 20
+#: Rows of which LLVM gathers every cell.
+_GATHERED = (128, 16)
+#: Shares of the last cache of which copies are timed.
+_SHARES = (0.125, 0.1875, 0.25, 0.375, 0.5, 0.75, 1.0)
+#: Constants that cycles are divided by, of which no processor does more than four in one.
+_RATES, _QUARTER = ("mixed_issue", "mixed_integers"), 0.25
+#: The least that any is of what it is counted for: a product of integers is at least one operation.
+_LEAST, _LEASTS = 0.1, {"integer_product": 1.0, "late": 0.01, **dict.fromkeys(_RATES, _QUARTER)}
 
 #: A loop, its plan and the dtype of its arrays.
-_Run = tuple[Any, Lanes, str]
+_Run = tuple[Any, CpuPlan, str]
 
 
 def calibrate(seconds: float = 0.3) -> Path:
@@ -143,7 +158,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
         **_of_rows(clock),
         **_of_tiles(clock, known),
     )
-    known = replace(known, **_of_cells(clock, known))
+    known = replace(known, **_of_cells(clock, known), **_of_lines(clock, known))
     for name, runs in _planned(known).items():
         known = _with(known, name, _agreed(clock, known, name, runs))
     return known
@@ -173,6 +188,11 @@ class _Clock:
         """Cycles of a cell by a plan."""
         cells = prod(int(e) for e in func.params[-1].ty.shape)
         return self.step(_on_one_core(func, plan), dtype, cells)
+
+    def least(self, func: Any, dtype: str = "float32") -> float:
+        """Seconds of a call, in arrays of their own each time, of which some lie badly together."""
+        runs = _loops(func, _SETS, dtype)
+        return min(_least(run, self.seconds / _SETS) for run in runs)
 
 
 def _of_rows(clock: _Clock) -> dict[str, Any]:
@@ -205,11 +225,21 @@ def _of_cells(clock: _Clock, known: CpuChip) -> dict[str, Any]:
         once = cost(1.0, 1.0)
         share = [cost(2.0, 1.0) - once, cost(1.0, 2.0) - once]
         shares.append(share)
-        # In arrays of their own each time, of which some lie badly to each other.
-        runs = _loops(_on_one_core(func, _ROWS), 3)
-        took.append(min(_least(run, clock.seconds / 3) for run in runs) - once + sum(share))
+        took.append(clock.least(_on_one_core(func, _ROWS)) - once + sum(share))
     apart, taken = np.linalg.solve(shares, took)
     return {"apart": max(0.05, float(apart)), "taken": max(0.25, float(taken))}
+
+
+def _of_lines(clock: _Clock, known: CpuChip) -> dict[str, Any]:
+    """Measure lines that a core goes to one by one, down one column after another."""
+    func = linear_recurrence(2 * known.shared // _COLUMN, _FEW_STEPS, layout="ld")
+    took, recurrence = _least(_loop(func), clock.seconds), _recurrence(func)
+
+    def cost(nanoseconds: float) -> float:
+        """Seconds where a byte takes so many."""
+        return _predicted(_LOOP, recurrence, replace(known, column_rate=1e9 / nanoseconds))
+
+    return {"column_rate": 1e9 / max(1e9 / known.near_rate, _met(cost, took))}
 
 
 def _of_tiles(clock: _Clock, known: CpuChip) -> dict[str, Any]:
@@ -232,6 +262,9 @@ def _planned(known: CpuChip) -> dict[str, list[_Run]]:
     sums = cumsum(1, _STEPS, "int64")
     # Beyond the caches, in rows that begin at lines.
     beyond = cumsum(_FAR, 2 * known.shared // (2 * 4 * _FAR) // 16 * 16)
+    gathers = [(linear_recurrence(*_GATHERED), _LOOP, "float32")]
+    # Without AVX-512 nothing is gathered.
+    of_vectors = {"gathers": gathers} if with_features(known, _target()).vector_bytes == 64 else {}
     return {
         "row": [(cumsum(_CELLS // _SHORT, _SHORT), _BLOCKS, "float32")],
         "mixed_issue": [(gated, plan, "float32") for plan in (_RUNS_OF_TIME, _VECTORS_OF_TIME)],
@@ -240,6 +273,7 @@ def _planned(known: CpuChip) -> dict[str, list[_Run]]:
         "integer_product": [(of_integers, _RUNS_OF_TIME, "int32")],
         "jump": [(cumsum(*_STRIPS, axis=0), _OF_COLUMNS, "float32")],
         "late": [(beyond, _FAR_TILES, "float32")],
+        **of_vectors,
     }
 
 
@@ -247,8 +281,8 @@ def _agreed(clock: _Clock, known: CpuChip, name: str, runs: list[_Run]) -> float
     """The constant by which plans cost what they take, amid those of some runs."""
     rate = name in _RATES
 
-    def of(func: Any, plan: Lanes, dtype: str) -> float:
-        took = _least(_loop(_on_one_core(func, plan), dtype), clock.seconds)
+    def of(func: Any, plan: CpuPlan, dtype: str) -> float:
+        took = clock.least(_on_one_core(func, plan), dtype)
         recurrence = _recurrence(func)
 
         def cost(value: float) -> float:
@@ -256,11 +290,11 @@ def _agreed(clock: _Clock, known: CpuChip, name: str, runs: list[_Run]) -> float
 
         return _met(cost, took)
 
-    value = max(_OPERATION.get(name, _LEAST), fmean(of(*run) for run in runs))
+    value = max(_LEASTS.get(name, _LEAST), fmean(of(*run) for run in runs))
     return 1 / value if rate else value
 
 
-def _predicted(plan: Lanes, recurrence: Recurrence, chip: CpuChip) -> float:
+def _predicted(plan: CpuPlan, recurrence: Recurrence, chip: CpuChip) -> float:
     """Seconds that a plan costs on one core of these constants."""
     machine = replace(Machine.of(_target()), cores=1, counting=0.0)
     return plan.cost(recurrence, replace(machine, chip=with_features(chip, _target()))).seconds
@@ -282,12 +316,14 @@ def _of_cores(clock: _Clock, known: CpuChip) -> dict[str, Any]:
     cores, seconds = host_cores(), clock.seconds
     pooled = schedule_nests(cumsum(2, 1), _target(), ScanPlan.of("cpu", "lanes"))
     # Amid the private caches and the shared one, of which other machines' share is not known.
-    between = sqrt(known.private * cores * known.shared)
+    said = last_cache()
+    between = sqrt(known.private * cores * said)
     shared = [_copied(int(between / 2 / n), n, 3, seconds) for n in (1, cores)]
-    memory = [_copied(4 * known.shared // n, n, 3, seconds) for n in (1, cores)]
+    memory = [_copied(4 * said // n, n, 3, seconds) for n in (1, cores)]
     return {
         "cores": cores,
         "wake": max(1e-8, _least(_loop(pooled), seconds) - clock.start),
+        "shared": _left_to_us(said, (1 / shared[0] + 1 / memory[0]) / 2, seconds),
         "near_rate": _copied(known.nearest // 4, 1, 2, seconds),
         "private_rate": _copied(known.private // 3, 1, 2, seconds),
         "shared_rate": shared[0],
@@ -295,6 +331,21 @@ def _of_cores(clock: _Clock, known: CpuChip) -> dict[str, Any]:
         "memory_rate": memory[0],
         "memory_rates": memory[1],
     }
+
+
+def _left_to_us(said: int, middle: float, seconds: float) -> int:
+    """Bytes that others leave of the last cache: a copy of them takes ``middle`` seconds a byte."""
+    before = None
+    for share in _SHARES:
+        size = int(share * said)
+        took = 1.0 / _copied(size // 2, 1, 3, seconds / 2)
+        if took > middle:
+            if before is None:
+                return size
+            least, quick = before
+            return int(least + (size - least) * (middle - quick) / (took - quick))
+        before = (size, took)
+    return said
 
 
 def _on_one_core(func: Any, plan: ScanPlan) -> Any:
@@ -365,6 +416,10 @@ def _loops(func: Any, count: int, dtype: str = "float32") -> list[Callable[[], A
 def _least(call: Callable[[], Any], seconds: float, batch: int = _BATCH) -> float:
     """Least seconds of a call, in batches that a clock can tell apart."""
     call()
+    first = time.perf_counter()
+    call()
+    if time.perf_counter() - first > _LONG:
+        batch = 1
     begin, best = time.perf_counter(), float("inf")
     while time.perf_counter() - begin < seconds:
         first = time.perf_counter()

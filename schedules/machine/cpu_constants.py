@@ -104,9 +104,14 @@ def _constants(calibrated: Path | None, stamp: tuple[int, int] | None) -> tuple[
     estimate = CpuChip(
         nearest=sizes.get(1, CpuChip.nearest),
         private=sizes.get(2, CpuChip.private),
-        shared=min(sizes.get(3, CpuChip.shared), _LARGEST_SHARE),
+        shared=last_cache(),
     )
     return estimate, "estimated"
+
+
+def last_cache() -> int:
+    """Bytes of the cache that all cores share, as the machine says, and no more than may count."""
+    return min(cache_sizes().get(3, CpuChip.shared), _LARGEST_SHARE)
 
 
 @cache

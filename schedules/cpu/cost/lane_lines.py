@@ -69,6 +69,18 @@ _TOGETHER, _PAGES, _MISSED, _SOUGHT = 16384.0, 48.0, 50.0, 16.0
 _MEMORY = 100e-9
 
 
+def one_by_one(step: Step, chip: CpuChip, memory: dict[str, float]) -> dict[str, float]:
+    """Bytes of lines that nobody sees coming where every step of a lane goes to another row.
+
+    Linear recurrences of 20 steps over 366,066 columns take a core of a Zen 4 6.1 ms, 19 GB/s.
+    """
+    if not chip.is_beyond(memory["footprint"]):
+        return {}
+    lost = memory["moved"] * len(jumping(step)) / len(step.moving)
+    scattered = lost * chip.scattered_rate / chip.column_rate
+    return {"moved": memory["moved"] - lost, "scattered": scattered}
+
+
 def flushed(step: Step, chip: CpuChip, past: float) -> float:
     """Bytes in whose time lines leave a last cache that holds them, to be stored past it.
 
@@ -193,9 +205,9 @@ def _meeting(row: int, width: int, *, ends: bool = False) -> float:
     steps 2.6. Of rows that begin within a line both ``ends`` of what is read of them count.
     """
     sets = PAGE_BYTES // 64
-    places = (0, 63) if ends and row % 64 else (0,)
-    lines = {(i * row + end) // 64 % sets for i in range(min(width, sets)) for end in places}
-    return width * len(places) / len(lines)
+    offsets = (0, 63) if ends and row % 64 else (0,)
+    lines = {(i * row + end) // 64 % sets for i in range(min(width, sets)) for end in offsets}
+    return width * len(offsets) / len(lines)
 
 
 def rows_apart(step: Step) -> list[Access]:

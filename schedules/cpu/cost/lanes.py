@@ -13,6 +13,7 @@ from tvm_scan.schedules.cpu.cost.lane_lines import (
     crowded_cycles,
     evicted,
     flushed,
+    one_by_one,
     rows_apart,
     step_waits,
     tile_waits,
@@ -47,8 +48,10 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
 #: Cycles of a cell that is put into a row of a tile, or taken out of it, by itself.
 _APART = 0.65
-#: Cycles of either where the vectors of a state, or of polynomials, keep the ports busy.
-_BUSY = 0.75
+#: How many times as long either takes where the vectors of a state, or of polynomials, keep the
+#: ports busy: logarithms of sums of 1000 x 64 in vectors of 64 rows take a Cascade Lake 1.5 cycles
+#: more for each of their two than in tiles, and otherwise 0.8.
+_BUSY = 2.1
 #: Cycles more of a cell that is put into a vector of 64 bytes, of which there are more parts.
 _WHOLE = 0.3
 #: The same where what was read chooses what is read, of whose masks there are more parts, too:
@@ -88,6 +91,7 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         memory = with_more(memory, fetched_again(step, chip, 1, step.lanes))
         memory = with_more(memory, flushed(step, chip, memory["past"]))
         memory = asked_ahead(plan, step, chip, memory)
+        memory |= one_by_one(step, chip, memory)
         return CpuWork(step.rows * of_row, float(step.rows), joins, **memory, contested=contested)
     width = min(plan.lane_block, step.lanes)
     outer = step.rows / step.lanes
@@ -216,7 +220,7 @@ def _cell_cycles(a: Access, step: Step, chip: CpuChip, size: int) -> float:
     """Cycles of a cell of a vector of ``size`` lanes that is read or written by itself."""
     narrow = _NARROW * log2(size / 2) if a.size < 4 else 0.0
     if step.is_long:
-        return _BUSY + narrow
+        return _BUSY * (chip.apart + chip.taken) / 2 + narrow
     if a.store:
         return chip.taken + narrow
     chosen = _CHOSEN if step.guarded else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tvm_scan.schedules.cpu.cost.lane_lines import one_by_one
 from tvm_scan.schedules.cpu.cost.parts import (
     FORWARD,
     GATHERED,
@@ -23,7 +24,6 @@ from tvm_scan.schedules.cpu.cost.parts import (
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Step
-from tvm_scan.schedules.cpu.cost.strips import jumping
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
@@ -50,7 +50,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     if step.lanes_inside and _innermost_vectors(step):
         return _columns(step, chip)
     memory = with_more(memory_of(step, chip, 0.0), fetched_again(step, chip, 1.0, step.lanes))
-    memory |= _one_by_one(step, chip, memory)
+    memory |= one_by_one(step, chip, memory)
     short = short_row(step, chip, loop=True)
     if short is not None:
         return CpuWork(step.rows * short, 1.0, 0.0, **memory)
@@ -68,23 +68,13 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
         and may_reorder(step)
     ):
         # LLVM takes rows as cells of vectors, whatever lies between them.
-        apart = sum(SCATTERED if a.store else GATHERED for a in step.moving) / chip.issue
+        apart = sum(SCATTERED if a.store else GATHERED for a in step.moving)
+        apart *= chip.gathers / chip.issue
         return CpuWork(total * max(issued, apart), 1.0, 0.0, **memory)
     # The rows after this one begin while it waits, as far as the processor looks ahead.
     ahead = min(ahead_of(step, chip, step.length), float(step.rows))
     each = max(issued, chain / ahead)
     return CpuWork(total * each + step.rows * chip.row, 1.0, 0.0, **memory)
-
-
-def _one_by_one(step: Step, chip: CpuChip, memory: dict[str, float]) -> dict[str, float]:
-    """Bytes of lines that nobody sees coming where every step goes to another row.
-
-    Linear recurrences of 20 steps over 366,066 columns take a core of a Zen 4 6.1 ms, 19 GB/s.
-    """
-    if not chip.is_beyond(memory["footprint"]):
-        return {}
-    lost = memory["moved"] * len(jumping(step)) / len(step.moving)
-    return {"moved": memory["moved"] - lost, "scattered": lost}
 
 
 def _innermost_vectors(step: Step) -> bool:
