@@ -262,7 +262,7 @@ def _planned(known: CpuChip) -> dict[str, list[_Run]]:
     sums = cumsum(1, _STEPS, "int64")
     # Beyond the caches, in rows that begin at lines.
     beyond = cumsum(_FAR, 2 * known.shared // (2 * 4 * _FAR) // 16 * 16)
-    gathers = [(linear_recurrence(*_GATHERED), _LOOP, "float32")]
+    gathers: list[_Run] = [(linear_recurrence(*_GATHERED), _LOOP, "float32")]
     # Without AVX-512 nothing is gathered.
     of_vectors = {"gathers": gathers} if with_features(known, _target()).vector_bytes == 64 else {}
     return {
