@@ -84,6 +84,9 @@ _LOOP = Sequential()
 #: Columns and steps in strips beyond the private cache; rows beyond all caches, in tiles.
 _STRIPS, _OF_COLUMNS = (1040, 512), Lanes(lane_block=32, vectorize=True)
 _FAR, _FAR_TILES = 96, Lanes(lane_block=16, vectorize=True, transpose=True, prefetch=1)
+#: Strips of rows of memory beyond the caches, and cells of a row.
+_FAR_STRIPS = [Lanes(lane_block=n, vectorize=True) for n in (64, 512)]
+_WIDE = 1024
 #: Steps of columns of which no prefetcher follows each, and bytes of a column.
 _FEW_STEPS, _COLUMN = 20, 3 * 4 * 20
 #: Rows of which LLVM gathers every cell.
@@ -93,7 +96,10 @@ _SHARES = (0.125, 0.1875, 0.25, 0.375, 0.5, 0.75, 1.0)
 #: Constants that cycles are divided by, of which no processor does more than four in one.
 _RATES, _QUARTER = ("mixed_issue", "mixed_integers"), 0.25
 #: The least that any is of what it is counted for: a product of integers is at least one operation.
-_LEAST, _LEASTS = 0.1, {"integer_product": 1.0, "late": 0.01, **dict.fromkeys(_RATES, _QUARTER)}
+_LEAST, _LEASTS = (
+    0.1,
+    {"integer_product": 1.0, "late": 0.01, "strips": 0.01, **dict.fromkeys(_RATES, _QUARTER)},
+)
 
 #: A loop, its plan and the dtype of its arrays.
 _Run = tuple[Any, CpuPlan, str]
@@ -263,6 +269,7 @@ def _planned(known: CpuChip) -> dict[str, list[_Run]]:
     # Beyond the caches, in rows that begin at lines.
     beyond = cumsum(_FAR, 2 * known.shared // (2 * 4 * _FAR) // 16 * 16)
     gathers: list[_Run] = [(linear_recurrence(*_GATHERED), _LOOP, "float32")]
+    rows = cumsum(_WIDE, 2 * known.shared // (2 * 4 * _WIDE), axis=0)
     # Without AVX-512 nothing is gathered.
     of_vectors = {"gathers": gathers} if with_features(known, _target()).vector_bytes == 64 else {}
     return {
@@ -273,6 +280,7 @@ def _planned(known: CpuChip) -> dict[str, list[_Run]]:
         "integer_product": [(of_integers, _RUNS_OF_TIME, "int32")],
         "jump": [(cumsum(*_STRIPS, axis=0), _OF_COLUMNS, "float32")],
         "late": [(beyond, _FAR_TILES, "float32")],
+        "strips": [(rows, plan, "float32") for plan in _FAR_STRIPS],
         **of_vectors,
     }
 

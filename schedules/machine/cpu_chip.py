@@ -90,6 +90,10 @@ class CpuChip:
         How much longer tiles wait for memory than its rate says: they read a line of each row in
         turn. Of sums and linear recurrences of 96 rows of 60024 steps a core of a Zen 4 takes
         28 GB/s in tiles of 16 rows, 50 in vectors of time; one of a Zen 5 as much in both.
+    strips : float
+        The share of lines beyond the caches that come one by one in strips that are not whole rows:
+        rows of 1024 cells as a whole take a Zen 5 2.4 ms (8 x 2048 steps), strips of 64 3.4. A
+        Cascade Lake takes 12 ms and strips of 64, 128, 512 cells 20, 31, 16.
     region : float
         Bytes that the rows of a vector may cover for a prefetcher to take none for another's.
     past : float
@@ -141,6 +145,7 @@ class CpuChip:
     column_rate: float = 20e9
     followed: float = 16.0
     late: float = 0.5
+    strips: float = 0.05
     region: float = 2048.0
     past: float = 1.8
     wake: float = 1.3e-6

@@ -24,9 +24,8 @@ _BEGINNING, _COVERED = 768, 2048.0
 #: beginnings of rows are late: moving averages of rows of 512 bytes in vectors of 8 rows take a
 #: core of a Zen 4 1.3 times as long as in vectors of time where they have 10 MB, of 20 MB 4 times.
 _BEGUN = 0.5
-#: The share of lines that come one by one in strips that are not whole rows: rows of 1024 cells as
-#: a whole take a Zen 5 2.4 ms (8 x 2048 steps), strips of 64 3.4, longer ones up to 6.
-_STRIPS = 0.05
+#: How much less of the lines of strips comes one by one if they are asked for some steps ahead.
+_ASKED = 0.4
 #: Bytes of a strip of which other shares come one by one as it is written through the caches, where
 #: rows are so long and where they are longer: these lie in pages of DRAM of their own. Sums of 640
 #: columns of 32000 steps take a Zen 4 in strips of 64, 128 and 256 lanes 9.8, 11.6 and 10.4 ms so,
@@ -122,11 +121,12 @@ def beyond_caches(
     begun *= chip.outside(memory["footprint"], _BEGUN)
     if plan.vectorize and width < step.lanes and jumping(step):
         begun += _written_in_strips(step, chip, width, memory["past"])
+        late = max(0.0, chip.strips - _ASKED) if plan.prefetch else chip.strips
+        begun += late * (moved + memory["past"])
         if plan.prefetch:
             moved -= SOONER * step.loads
-        else:
-            begun += _STRIPS * (moved + memory["past"])
-    scattered = moved * (lost + _OPENED * jumps) + begun
+    opened = max(_OPENED, chip.scattered_rate / chip.column_rate)
+    scattered = moved * (lost + opened * jumps) + begun
     return {"moved": moved * (1.0 - lost - jumps), "scattered": scattered}
 
 

@@ -1,0 +1,75 @@
+"""How the cost of CPU plans agrees with what was measured on a Cascade Lake."""
+
+from dataclasses import replace
+
+import pytest
+
+from bench.regret_cases import Case
+from tests.support.cpu_work import machine_of
+from tvm_scan import extract
+from tvm_scan.schedules import calibrate
+from tvm_scan.schedules.choose.default import decide
+from tvm_scan.schedules.plan import ScanPlan
+
+TARGET, MACHINE = machine_of("cascadelake")
+MACHINE = replace(MACHINE, counting=0.0)
+LOOP = "cpu/sequential()"
+
+
+def microseconds(family, sizes, plan=LOOP, **options):
+    """What a plan is predicted to take on two cores."""
+    found = extract(Case(family, sizes, options).func)
+    return ScanPlan.parse(plan).cost(found, MACHINE).seconds * 1e6
+
+
+def default(family, sizes, **options):
+    """The default plan for two cores."""
+    return decide(TARGET, extract(Case(family, sizes, options).func), MACHINE).chosen.plan
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "measured"),
+    [
+        ("linear_recurrence", (128, 16), 8.8),
+        ("linear_recurrence", (128, 24), 13.5),
+        ("linear_recurrence", (4096, 16), 270),
+        ("cumsum", (128, 16), 6.4),
+    ],
+)
+def test_gathers_take_long(family, sizes, measured):
+    """LLVM gathers rows of 9 to 28 steps cell by cell, which microcode makes slow here."""
+    assert microseconds(family, sizes) == pytest.approx(measured, rel=0.3)
+    assert not default(family, sizes).keeps_loop
+
+
+@pytest.mark.parametrize("plan", [LOOP, "cpu/lanes(time_vector=8)"])
+def test_columns_one_after_another_come_line_by_line(plan):
+    """They take 21 to 24 ms (vectors of time 15 to 22), strips of 512 columns 5.2."""
+    sizes, columns = (366066, 20), {"layout": "ld"}
+    assert microseconds("linear_recurrence", sizes, plan, **columns) > 10_000
+    assert default("linear_recurrence", sizes, **columns).vectorize
+
+
+def test_cells_of_polynomials_take_longer_where_one_port_shuffles():
+    """Logarithms of sums of 1000 x 64: 44 us in tiles, 75 in vectors of rows."""
+    of_rows = "cpu/lanes(lane_block=64, vectorize=True, {}ldexp=True)"
+    tiles, rows = (
+        microseconds("logsumexp", (1000, 64), of_rows.format(more))
+        for more in ("transpose=True, prefetch=1, ", "")
+    )
+    assert tiles == pytest.approx(44, rel=0.2)
+    assert rows > 1.3 * tiles
+    assert default("logsumexp", (1000, 64)).transpose
+
+
+@pytest.mark.parametrize(("held", "found"), [(3 << 20, 4 << 20), (13 << 20, 15 << 20)])
+def test_a_calibration_finds_what_others_leave_of_the_last_cache(monkeypatch, held, found):
+    """The bytes from which on a copy takes longer than amid the cache and memory."""
+
+    def copied(size, threads, moved, seconds):
+        return 36e9 if 2 * size <= held else 12e9
+
+    monkeypatch.setattr(calibrate, "_copied", copied)
+    left = calibrate._left_to_us(32 << 20, (1 / 36e9 + 1 / 15e9) / 2, 0.1)
+    assert held < left <= found
+    assert calibrate._left_to_us(2 << 20, (1 / 36e9 + 1 / 15e9) / 2, 0.1) == 2 << 20
