@@ -96,10 +96,8 @@ _SHARES = (0.125, 0.1875, 0.25, 0.375, 0.5, 0.75, 1.0)
 #: Constants that cycles are divided by, of which no processor does more than four in one.
 _RATES, _QUARTER = ("mixed_issue", "mixed_integers"), 0.25
 #: The least that any is of what it is counted for: a product of integers is at least one operation.
-_LEAST, _LEASTS = (
-    0.1,
-    {"integer_product": 1.0, "late": 0.01, "strips": 0.01, **dict.fromkeys(_RATES, _QUARTER)},
-)
+_LEASTS = {"integer_product": 1.0, "late": 0.01, "strips": 0.01, **dict.fromkeys(_RATES, _QUARTER)}
+_LEAST = 0.1
 
 #: A loop, its plan and the dtype of its arrays.
 _Run = tuple[Any, CpuPlan, str]

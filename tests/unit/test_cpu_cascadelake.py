@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.cpu_loops import loop_of
 from bench.regret_cases import Case
 from tests.support.cpu_work import machine_of
 from tvm_scan import extract
@@ -60,6 +61,12 @@ def test_cells_of_polynomials_take_longer_where_one_port_shuffles():
     assert tiles == pytest.approx(44, rel=0.2)
     assert rows > 1.3 * tiles
     assert default("logsumexp", (1000, 64)).transpose
+
+
+def test_rows_are_taken_whole_where_lines_of_strips_come_one_by_one():
+    """Affine steps of 8 x 2048 x 1024: 12 to 13 ms, and 15 to 27 in strips of 64 to 512 cells."""
+    found = extract(loop_of("affine middle", [8, 2048, 1024]))
+    assert decide(TARGET, found, MACHINE).chosen.plan.lane_block >= 1024
 
 
 @pytest.mark.parametrize(("held", "found"), [(3 << 20, 4 << 20), (13 << 20, 15 << 20)])
