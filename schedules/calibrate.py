@@ -93,11 +93,18 @@ _FEW_STEPS, _COLUMN = 20, 3 * 4 * 20
 _GATHERED = (128, 16)
 #: Shares of the last cache of which copies are timed.
 _SHARES = (0.125, 0.1875, 0.25, 0.375, 0.5, 0.75, 1.0)
-#: Constants that cycles are divided by, of which no processor does more than four in one.
-_RATES, _QUARTER = ("mixed_issue", "mixed_integers"), 0.25
-#: The least that any is of what it is counted for: a product of integers is at least one operation.
-_LEASTS = {"integer_product": 1.0, "late": 0.01, "strips": 0.01, **dict.fromkeys(_RATES, _QUARTER)}
+#: Constants that cycles and bytes are divided by.
+_RATES = ("mixed_issue", "mixed_integers", "column_rate")
+#: The least that any is, or one of what rates count takes: a product of integers is at least one
+#: operation, no processor does more than four in a cycle, none moves a terabyte in a second.
 _LEAST = 0.1
+_LEASTS = {
+    "integer_product": 1.0,
+    "mixed_issue": 0.25,
+    "mixed_integers": 0.25,
+    "column_rate": 1e-12,
+    "strips": 0.01,
+}
 
 #: A loop, its plan and the dtype of its arrays.
 _Run = tuple[Any, CpuPlan, str]
@@ -162,7 +169,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
         **_of_rows(clock),
         **_of_tiles(clock, known),
     )
-    known = replace(known, **_of_cells(clock, known), **_of_lines(clock, known))
+    known = replace(known, **_of_cells(clock, known))
     for name, runs in _planned(known).items():
         known = _with(known, name, _agreed(clock, known, name, runs))
     return known
@@ -234,18 +241,6 @@ def _of_cells(clock: _Clock, known: CpuChip) -> dict[str, Any]:
     return {"apart": max(0.05, float(apart)), "taken": max(0.25, float(taken))}
 
 
-def _of_lines(clock: _Clock, known: CpuChip) -> dict[str, Any]:
-    """Measure lines that a core goes to one by one, down one column after another."""
-    func = linear_recurrence(2 * known.shared // _COLUMN, _FEW_STEPS, layout="ld")
-    took, recurrence = _least(_loop(func), clock.seconds), _recurrence(func)
-
-    def cost(nanoseconds: float) -> float:
-        """Seconds where a byte takes so many."""
-        return _predicted(_LOOP, recurrence, replace(known, column_rate=1e9 / nanoseconds))
-
-    return {"column_rate": 1e9 / max(1e9 / known.near_rate, _met(cost, took))}
-
-
 def _of_tiles(clock: _Clock, known: CpuChip) -> dict[str, Any]:
     """Measure what tiles take beside what is counted in them."""
     tiles = cumsum(_TILED, _TILES)
@@ -267,6 +262,7 @@ def _planned(known: CpuChip) -> dict[str, list[_Run]]:
     # Beyond the caches, in rows that begin at lines.
     beyond = cumsum(_FAR, 2 * known.shared // (2 * 4 * _FAR) // 16 * 16)
     gathers: list[_Run] = [(linear_recurrence(*_GATHERED), _LOOP, "float32")]
+    columns = linear_recurrence(2 * known.shared // _COLUMN, _FEW_STEPS, layout="ld")
     rows = cumsum(_WIDE, 2 * known.shared // (2 * 4 * _WIDE), axis=0)
     # Without AVX-512 nothing is gathered.
     of_vectors = {"gathers": gathers} if with_features(known, _target()).vector_bytes == 64 else {}
@@ -278,6 +274,7 @@ def _planned(known: CpuChip) -> dict[str, list[_Run]]:
         "integer_product": [(of_integers, _RUNS_OF_TIME, "int32")],
         "jump": [(cumsum(*_STRIPS, axis=0), _OF_COLUMNS, "float32")],
         "late": [(beyond, _FAR_TILES, "float32")],
+        "column_rate": [(columns, _LOOP, "float32")],
         "strips": [(rows, plan, "float32") for plan in _FAR_STRIPS],
         **of_vectors,
     }
@@ -419,13 +416,12 @@ def _loops(func: Any, count: int, dtype: str = "float32") -> list[Callable[[], A
     return [partial(run, *arrays) for arrays in sets]
 
 
-def _least(call: Callable[[], Any], seconds: float, batch: int = _BATCH) -> float:
+def _least(call: Callable[[], Any], seconds: float) -> float:
     """Least seconds of a call, in batches that a clock can tell apart."""
     call()
     first = time.perf_counter()
     call()
-    if time.perf_counter() - first > _LONG:
-        batch = 1
+    batch = 1 if time.perf_counter() - first > _LONG else _BATCH
     begin, best = time.perf_counter(), float("inf")
     while time.perf_counter() - begin < seconds:
         first = time.perf_counter()
@@ -457,4 +453,4 @@ def _repeated(size: int, threads: int, count: int, seconds: float) -> float:
             np.copyto(*pair)
 
     with ThreadPoolExecutor(threads) as pool:
-        return _least(lambda: list(pool.map(copy, arrays)), seconds, batch=1)
+        return _least(lambda: list(pool.map(copy, arrays)), seconds)

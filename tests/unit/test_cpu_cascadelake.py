@@ -1,31 +1,22 @@
 """How the cost of CPU plans agrees with what was measured on a Cascade Lake."""
 
-from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from bench.cpu_loops import loop_of
-from bench.regret_cases import Case
-from tests.support.cpu_work import machine_of
+from tests.support import cpu_work
 from tvm_scan import extract
 from tvm_scan.schedules import calibrate
 from tvm_scan.schedules.choose.default import decide
-from tvm_scan.schedules.plan import ScanPlan
 
-TARGET, MACHINE = machine_of("cascadelake")
-MACHINE = replace(MACHINE, counting=0.0)
 LOOP = "cpu/sequential()"
+chosen = partial(cpu_work.chosen_on, "cascadelake")
 
 
-def microseconds(family, sizes, plan=LOOP, **options):
-    """What a plan is predicted to take on two cores."""
-    found = extract(Case(family, sizes, options).func)
-    return ScanPlan.parse(plan).cost(found, MACHINE).seconds * 1e6
-
-
-def default(family, sizes, **options):
-    """The default plan for two cores."""
-    return decide(TARGET, extract(Case(family, sizes, options).func), MACHINE).chosen.plan
+def microseconds(*case, **options):
+    """Prediction on two cores."""
+    return 1e6 * cpu_work.seconds_on("cascadelake", 2, *case, **options)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +30,8 @@ def default(family, sizes, **options):
 )
 def test_gathers_take_long(family, sizes, measured):
     """LLVM gathers rows of 9 to 28 steps cell by cell, which microcode makes slow here."""
-    assert microseconds(family, sizes) == pytest.approx(measured, rel=0.3)
-    assert not default(family, sizes).keeps_loop
+    assert microseconds(family, sizes, LOOP) == pytest.approx(measured, rel=0.3)
+    assert not chosen(family, sizes).keeps_loop
 
 
 @pytest.mark.parametrize("plan", [LOOP, "cpu/lanes(time_vector=8)"])
@@ -48,7 +39,7 @@ def test_columns_one_after_another_come_line_by_line(plan):
     """They take 21 to 24 ms (vectors of time 15 to 22), strips of 512 columns 5.2."""
     sizes, columns = (366066, 20), {"layout": "ld"}
     assert microseconds("linear_recurrence", sizes, plan, **columns) > 10_000
-    assert default("linear_recurrence", sizes, **columns).vectorize
+    assert chosen("linear_recurrence", sizes, **columns).vectorize
 
 
 def test_cells_of_polynomials_take_longer_where_one_port_shuffles():
@@ -60,13 +51,14 @@ def test_cells_of_polynomials_take_longer_where_one_port_shuffles():
     )
     assert tiles == pytest.approx(44, rel=0.2)
     assert rows > 1.3 * tiles
-    assert default("logsumexp", (1000, 64)).transpose
+    assert chosen("logsumexp", (1000, 64)).transpose
 
 
 def test_rows_are_taken_whole_where_lines_of_strips_come_one_by_one():
     """Affine steps of 8 x 2048 x 1024: 12 to 13 ms, and 15 to 27 in strips of 64 to 512 cells."""
     found = extract(loop_of("affine middle", [8, 2048, 1024]))
-    assert decide(TARGET, found, MACHINE).chosen.plan.lane_block >= 1024
+    target, machine = cpu_work.machine_of("cascadelake")
+    assert decide(target, found, machine).chosen.plan.lane_block >= 1024
 
 
 @pytest.mark.parametrize(("held", "found"), [(3 << 20, 4 << 20), (13 << 20, 15 << 20)])

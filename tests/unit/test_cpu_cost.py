@@ -232,7 +232,7 @@ def test_what_a_target_calls_itself_names_no_other_file():
 
 
 def test_this_machine_is_measured():
-    chip = measured(seconds=0.01)
+    chip = measured(seconds=0.03)
     assert parse_constants(json.dumps({"constants": asdict(chip)}), "mine") == chip
     assert 0.1e-9 < chip.cycle < 5e-9
     assert chip.product_latency > 1
@@ -240,10 +240,10 @@ def test_this_machine_is_measured():
     assert 8 <= chip.window < 1000
     assert 0.2 < chip.mixed_issue < 8
     assert 0.2 < chip.mixed_integers < 8
-    assert 1 <= chip.integer_product < 50
+    assert 1 <= chip.integer_product < 20
     assert 1 <= chip.forward < 50
     assert 0.05 <= chip.apart < 10 and 0.25 <= chip.taken < 10
-    assert 0.1 <= chip.jump < 1000 and 0.01 <= chip.late < 1000
+    assert 0.1 <= chip.jump < 1000 and 0.1 <= chip.late < 1000
 
 
 def test_a_target_has_constants_whatever_it_is():

@@ -1,11 +1,13 @@
 """How the cost of CPU plans agrees with what was measured on a Zen 4."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tvm.target import Target
 
 from bench.regret_cases import Case
+from tests.support import cpu_work
 from tests.support.cpu_work import machine_of, work_of
 from tvm_scan import extract
 from tvm_scan.schedules.choose.default import decide
@@ -16,6 +18,8 @@ from tvm_scan.schedules.plan import ScanPlan
 
 ZEN4 = machine_of("znver4")[1].chip
 LOOP = "cpu/sequential()"
+seconds_on = partial(cpu_work.seconds_on, "znver4")
+chosen = partial(cpu_work.chosen_on, "znver4")
 
 
 def cycles(family, sizes, plan=LOOP, **options):
@@ -262,19 +266,6 @@ def test_cores_that_go_side_by_side_through_a_row_may_meet():
     assert halves > 1.4 * quarters
     assert decide(target, found, machine).chosen.plan.lane_block == 8
     assert eighths > quarters
-
-
-def seconds_on(cores, family, sizes, plan, **options):
-    """Prediction on some cores of a Zen 4."""
-    _, machine = machine_of("znver4", cores=cores)
-    func = Case(family, sizes, options).func
-    return ScanPlan.parse(plan).cost(extract(func), machine).seconds
-
-
-def chosen(family, sizes, **options):
-    """The default plan on two cores of a Zen 4."""
-    target, machine = machine_of("znver4")
-    return decide(target, extract(Case(family, sizes, options).func), machine).chosen.plan
 
 
 @pytest.mark.parametrize(

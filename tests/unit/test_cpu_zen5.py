@@ -1,20 +1,14 @@
 """What a Zen 5 does otherwise than a Zen 4, as its constants say it: plans that were measured."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from bench.regret_cases import Case
-from tests.support.cpu_work import machine_of, work_of
-from tvm_scan import extract
-from tvm_scan.schedules.choose.default import decide
+from tests.support.cpu_work import chosen_on, machine_of, work_of
 
 ZEN4, ZEN5 = (machine_of(kind)[1].chip for kind in ("znver4", "znver5"))
-
-
-def chosen(family, sizes, **options):
-    target, machine = machine_of("znver5")
-    return decide(target, extract(Case(family, sizes, options).func), machine).chosen.plan
+chosen = partial(chosen_on, "znver5")
 
 
 @pytest.mark.parametrize("sizes", [(32, 3854), (100, 1809)])
