@@ -26,6 +26,7 @@ from tvm_scan.schedules.common.stack import on_lines, on_stack
 from tvm_scan.schedules.cpu.vector_math import with_vector_math
 from tvm_scan.schedules.delta.chunk import Chunk
 from tvm_scan.schedules.delta.few_steps import FewSteps
+from tvm_scan.schedules.delta.lines_ahead import LinesAhead
 from tvm_scan.schedules.delta.memory_map import blocks_of
 
 if TYPE_CHECKING:
@@ -68,8 +69,13 @@ class _Task(Chunk):
         #: Buffers that lie on the stack, or in registers.
         self.registers: list[Var] = []
         self.assign_task(blocks, width, first)
+        self.ahead = LinesAhead(rule, self.memory, width)
         register = partial(self._buffer, buffers=self.registers)
-        self.few = {n: FewSteps(self, n, plan, register) for n in {self.steps, 1}}
+        several = FewSteps(self, self.steps, plan, register)
+        self.few = {self.steps: several}
+        if self.steps > 1:
+            self.few[1] = FewSteps(self, 1, plan, register, several.strip)
+        self.cell_of = several.cell_of
 
         def rows(name: str, count: int = self.steps) -> Var:
             return self._buffer(name, count * self.width)
@@ -124,11 +130,14 @@ class _Task(Chunk):
         def each(make: Callable[[Any], Any]) -> Any:
             return loop("t", count, make, dtype=self.index)
 
+        def ask(t: int, part: Any, parts: int) -> Any:
+            return self.ahead.ask(head + t, part, parts)
+
         return tir.seq(
             [
                 each(lambda t: self._fill(t, head + t)),
                 self._clear([self.passed], one(self.dtype)),
-                self.few[count].steps(),
+                self.few[count].steps(ask if count > 1 else None),
                 each(lambda t: self._emit(t, head + t)),
             ]
         )
@@ -161,7 +170,7 @@ class _Task(Chunk):
 
         def row(i: Any) -> Any:
             return self._vector(
-                self.columns_each, lambda v: make(i, v, i * self.width + v), math=True
+                self.columns_each, lambda v: make(i, v, self.cell_of(i, v)), math=True
             )
 
         return loop("i", self.rows, row, dtype=self.index)

@@ -44,10 +44,17 @@ class FewSteps:
         Columns whose sums are in registers, and cells of a vector.
     buffer : callable
         Makes a buffer of a name and a number of cells.
+    together : int, optional
+        Columns of the state that lie together; by default those whose sums are in registers.
     """
 
     def __init__(
-        self, chunk: Chunk, count: int, plan: DeltaWalk, buffer: Callable[[str, int], Var]
+        self,
+        chunk: Chunk,
+        count: int,
+        plan: DeltaWalk,
+        buffer: Callable[[str, int], Var],
+        together: int | None = None,
     ) -> None:
         self.chunk, self.count, self.rows = chunk, count, chunk.rows
         self.index, self.dtype = chunk.index, chunk.dtype
@@ -61,6 +68,7 @@ class FewSteps:
         widths = range(self.vector, chunk.width + 1, self.vector)
         fitting = [n for n in widths if n <= most and chunk.width % n == 0]
         self.strip = max(fitting, default=self.vector)
+        self.together = self.strip if together is None else together
         #: Rows of a vector.
         self.lanes = gcd(self.rows, self.vector)
 
@@ -74,13 +82,31 @@ class FewSteps:
         number = (reading + reads) * len(chunk.rule.terms) * count
         self.parts = [buffer(f"part{n}_{count}", self.lanes) for n in range(number)]
 
-    def steps(self) -> Any:
-        """Return the statements: the reads into ``outs``, and the state after the steps."""
+    def cell_of(self, i: Any, column: Any) -> Any:
+        """Return where a cell of the state lies: a strip of columns after another.
+
+        Rows that lie apart would share few sets of the first cache (8192 steps of two heads of
+        128 x 128 on two cores of a Cascade Lake: 11.7 instead of 10.9 ms).
+        """
+        width = self.together
+        return (column // width * self.rows + i) * width + column % width
+
+    def steps(self, ask: Callable[[int, Any, int], Any] | None = None) -> Any:
+        """Return the statements: the reads into ``outs``, and the state after the steps.
+
+        Parameters
+        ----------
+        ask : callable, optional
+            Asks for the lines that some step after each of these needs: given the step, and which
+            of how many shares of them. Those of a whole chunk at once would keep the state's
+            waiting: a core has few lines on their way at a time.
+        """
         strips = self.chunk.width // self.strip
+        strip = partial(self._strip, strips=strips, ask=ask)
         return tir.seq(
             [
                 *(self._prepare(t) for t in range(self.count)),
-                loop("w", strips, self._strip, dtype=self.index),
+                loop("w", strips, strip, dtype=self.index),
             ]
         )
 
@@ -168,7 +194,7 @@ class FewSteps:
         """``make(u)`` for the columns of a strip, in registers."""
         return in_vectors(self.strip, self.vector, make, self.index)
 
-    def _strip(self, w: Any) -> Any:
+    def _strip(self, w: Any, strips: int, ask: Callable[[int, Any, int], Any] | None) -> Any:
         chunk, column = self.chunk, w * self.strip
         pairs = [
             *zip(self.known, chunk.source, strict=True),
@@ -176,7 +202,7 @@ class FewSteps:
         ]
 
         def state(i: Any, u: Any) -> list[Any]:
-            return [i * chunk.width + column + u]
+            return [self.cell_of(i, column + u)]
 
         def read(some: list[tuple[Var, Var]], i: Any) -> Any:
             def term(t: int, total: Var, vectors: Var) -> Any:
@@ -207,12 +233,19 @@ class FewSteps:
 
         each = max(1, self.sums * self.vector // (self.count * self.strip))
         passes = [pairs[first : first + each] for first in range(0, len(pairs), each)]
+        half = self.count // 2
+
+        def asked(steps: range) -> list[Any]:
+            return [ask(t, w, strips) for t in steps] if ask else []
+
         return tir.seq(
             [
+                *asked(range(half)),
                 *(self._clear(total, t) for total, _ in pairs for t in range(self.count)),
                 *(loop("i", self.rows, partial(read, some), dtype=self.index) for some in passes),
                 *(self._substitute(t, column) for t in range(self.count)),
                 self._fade(column),
+                *asked(range(half, self.count)),
                 loop("i", self.rows, write, dtype=self.index),
             ]
         )

@@ -30,7 +30,7 @@ _VECTOR = 16
 _LINE = 64
 #: Steps from one that asks for lines to the one that has them. With 4, 8, 16 and 32, 2048 steps of
 #: 8 x 64 x 64 took 5.16, 5.08, 5.24 and 5.39 ms on a core of a Zen 4.
-_AHEAD = 8
+AHEAD = 8
 
 
 def register_sums(vector: int, dtype: str) -> int:
@@ -253,7 +253,7 @@ class Walk:
         part, parts = share
         each, steps = _LINE // tir.byte_size(self.dtype), self.steps
         for t in range(count):
-            later = tirx.max(first + (t - _AHEAD), 0) if back else first + (t + _AHEAD)
+            later = tirx.max(first + (t - AHEAD), 0) if back else first + (t + AHEAD)
             token = self.token(tirx.min(later, steps - 1))
             for name, array in arrays.items():
                 cell = self.arrays.cell(name, token, self.h, array)
