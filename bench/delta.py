@@ -22,6 +22,7 @@ from tvm.target import Target
 import tvm_scan.torch as ts
 from bench import delta_vllm
 from bench.answers import close
+from bench.delta_loop import loop_call
 from bench.delta_peers import c_calls, onnxruntime_call, peak, transformers_rules
 from bench.memory import peak_bytes
 from bench.timing import GAP, Times, interleaved, machine
@@ -93,6 +94,7 @@ def ours(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
 def forward_calls(case: Case, tensors: dict[str, Tensor]) -> dict[str, Callable[[], Any]]:
     """Every way to run a case, by name."""
     calls: dict[str, Callable[[], Any]] = {"tvm_scan": lambda: ours(**tensors)}
+    calls["tvm_scan, from the loop"] = loop_call(tensors)
     operator = onnxruntime_call(tensors)
     if operator is not None:
         calls["onnxruntime"] = operator
