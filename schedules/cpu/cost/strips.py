@@ -15,11 +15,10 @@ _SHARED = (64, 128)
 #: Cycles of a step whose lines, or the lines beside them, another core writes, too: what is beyond
 #: the private caches, and beyond all of them.
 _CONTESTED = (8.0, 40.0)
-#: Cycles of a step at least if several cores write to its line: sums of 3 integers of 8 bytes take
-#: 4.3, and moving averages, which wait 7 for themselves, no more than that. Of arrays that fill a
-#: part of the shared cache it depends on how far the cores are from each other: 5, 9 and 12 columns
-#: took a Zen 5 from as long to 30, 95 and 180 cycles a step, where one core takes 8, 13 and 25.
-_SAME_LINE = (5.0, 40.0)
+#: Cycles of a step at least if several cores write to its line, of arrays that the private caches
+#: hold: sums of 3 integers of 8 bytes take 4.3, and moving averages, which wait 7 for themselves,
+#: no more than that. Of those that fill this part of the shared cache a processor says it.
+_SAME_LINE = 5.0
 _PART = 0.2
 #: Bytes of a longer row whose lines the prefetchers of several cores bring to all of them, where
 #: each has one block and they go side by side, and cycles of a step then, amid those of cores that
@@ -150,8 +149,8 @@ def contested_cycles(
     touched, (least, most) = step.touched, _SHARED
     row = step.lanes * stores[0].size if stores else 0
     if 0 < row < least:
-        held, lost = _SAME_LINE
-        cycles = held / at_once if touched <= _PART * chip.shared else lost
+        held = touched <= _PART * chip.shared
+        cycles = _SAME_LINE / at_once if held else chip.contested
         return max(0.0, cycles * step.length - otherwise)
     beyond = touched > 2 * chip.private * tasks
     if most < row <= _SIDE_BY_SIDE and tasks <= chip.cores and beyond:
