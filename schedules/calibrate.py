@@ -58,8 +58,9 @@ _STEPS = 2048
 _BATCH, _LONG = 5, 1e-4
 #: Cycles of a step that multiplies and adds integers, on every common processor.
 _INTEGER_STEP = 4.0
-#: Lines of a cost that are followed to what was measured, and how far apart two points of one are.
-_LINES, _BESIDE = 6, 1.05
+#: Lines of a cost that are followed to what was measured, how far apart two points of one are, and
+#: how many times as far where the cost is the same.
+_LINES, _BESIDE, _FARTHER = 8, 1.05, 4.0
 #: Sets of arrays that a call is timed with.
 _SETS = 3
 #: How often a constant is measured at most, and how far the clock may be from what it was.
@@ -351,10 +352,15 @@ def _met(cost: Callable[[float], float], took: float) -> float:
     for _ in range(_LINES):
         once = cost(value)
         slope = (cost(beside) - once) / (beside - value)
-        if slope <= 0 or value <= 0:
-            break
+        if slope <= 0:
+            if took <= once:
+                break
+            beside *= _FARTHER  # where something else takes longer
+            continue
         value += (took - once) / slope
         beside = _BESIDE * value
+        if value <= 0:
+            break
     return value
 
 

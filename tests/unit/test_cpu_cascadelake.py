@@ -72,3 +72,18 @@ def test_a_calibration_finds_what_others_leave_of_the_last_cache(monkeypatch, he
     left = calibrate._left_to_us(32 << 20, (1 / 36e9 + 1 / 15e9) / 2, 0.1)
     assert held < left <= found
     assert calibrate._left_to_us(2 << 20, (1 / 36e9 + 1 / 15e9) / 2, 0.1) == 2 << 20
+
+
+@pytest.mark.parametrize(
+    ("cost", "took", "constant"),
+    [
+        (lambda value: 3 + 2 * value, 20, 8.5),
+        (lambda value: 3 + 2 * value, 1, -1),  # which is no constant: the least one counts
+        # Something else takes longer at first, alone or beside it.
+        (lambda value: max(10, 3 + 2 * value), 70, 33.5),
+        (lambda value: max(3 + 0.1 * value, 2 * value - 4), 61, 32.5),
+    ],
+)
+def test_a_constant_is_found_on_the_line_of_a_cost_where_it_lies(cost, took, constant):
+    """A product of integers took 8 or 35 operations, by two points of another line."""
+    assert calibrate._met(cost, took) == pytest.approx(constant)
