@@ -93,8 +93,10 @@ def ours(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor
 
 def forward_calls(case: Case, tensors: dict[str, Tensor]) -> dict[str, Callable[[], Any]]:
     """Every way to run a case, by name."""
-    calls: dict[str, Callable[[], Any]] = {"tvm_scan": lambda: ours(**tensors)}
-    calls["tvm_scan, from the loop"] = loop_call(tensors)
+    calls: dict[str, Callable[[], Any]] = {
+        "tvm_scan": lambda: ours(**tensors),
+        "tvm_scan, from the loop": loop_call(tensors),
+    }
     operator = onnxruntime_call(tensors)
     if operator is not None:
         calls["onnxruntime"] = operator

@@ -194,13 +194,18 @@ class _Clock:
     """
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.cycle = seconds, 1.0
+        self.seconds = seconds
         self.start = _least(_loop(cumsum(1, 1)), seconds)
+        self._integers = _loop(linear_recurrence(1, _STEPS, "int32", gate="time"), "int32")
         self.cycle = self._now()
 
     def _now(self) -> float:
-        integers = linear_recurrence(1, _STEPS, "int32", gate="time")
-        return self.step(integers, "int32") * self.cycle / _INTEGER_STEP
+        """Seconds of a cycle, which may be others later."""
+        return self._step(self._integers, _STEPS) / _INTEGER_STEP
+
+    def _step(self, call: Callable[[], Any], steps: int) -> float:
+        """Seconds of a step of so many."""
+        return max(1e-11, (_least(call, self.seconds) - self.start) / steps)
 
     def steady(self, measure: Callable[[], float]) -> float:
         """Measure while the clock goes as fast as it did first, or nearly: some times at most.
@@ -216,8 +221,7 @@ class _Clock:
 
     def step(self, func: Any, dtype: str = "float32", steps: int = _STEPS) -> float:
         """Cycles of a step."""
-        beside = _least(_loop(func, dtype), self.seconds) - self.start
-        return max(1e-11, beside / steps) / self.cycle
+        return self._step(_loop(func, dtype), steps) / self.cycle
 
     def cell(self, func: Any, plan: ScanPlan, dtype: str = "float32") -> float:
         """Cycles of a cell by a plan."""

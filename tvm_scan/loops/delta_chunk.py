@@ -25,7 +25,7 @@ from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
 from tvm_scan.loops.delta import Matrix, OfRow, Step
-from tvm_scan.loops.delta_walk import Walk
+from tvm_scan.loops.delta_walk import Walk, cell_in_strips
 from tvm_scan.loops.writer import Cells
 
 #: What a step reads of a term of one before it, after it or before it: its sum by both.
@@ -88,11 +88,7 @@ class Chunk:
     def strips_of(self, cells: Cells) -> Matrix:
         """Return a state of the block alone, a strip of columns after another."""
         strip = self.strips[STEPS]
-
-        def where(i: Any, j: Any, _: Any) -> Any:
-            return (j // strip * self.keys + i) * strip + j % strip
-
-        return Matrix(cells, where)
+        return Matrix(cells, lambda i, j, _: cell_in_strips(i, j, self.keys, strip))
 
     def strip_cells(self, name: str) -> Cells:
         """Allocate cells for the columns of a strip, for each step."""

@@ -41,6 +41,14 @@ def register_sums(vector: int, dtype: str) -> int:
     return 16 if vector * tir.byte_size(dtype) >= 64 else 8
 
 
+def cell_in_strips(i: Any, j: Any, rows: int, strip: int) -> Any:
+    """Return where a row and a column lie in a state that is a strip of columns after another.
+
+    Rows that lie apart would share few sets of the first cache.
+    """
+    return (j // strip * rows + i) * strip + j % strip
+
+
 class Block:
     """Columns of a state that a task has, in vectors.
 
