@@ -6,7 +6,8 @@ schedule), ``registry`` (the schedules, which stand
 in ``cpu`` and ``gpu``) on top of ``common`` (the statements of a recurrence), ``machine`` (what a
 target has: its ``device`` is a row, its ``machine`` the numbers), ``delta`` (the delta rule),
 ``nests`` and ``function`` (a whole function), ``launch`` (kernels for which TVM has no runtime),
-``verification`` (a scan beside its loop), ``dispatch`` (several plans in one function).
+``verification`` (a scan beside its loop), ``dispatch`` (several plans in one function),
+``calibration`` (the constants of this machine, measured).
 """
 
 from tvm_scan._guard import ensure_compatible

@@ -25,7 +25,7 @@ from tvm_scan.cli import doctor as doctor_module
 from tvm_scan.cli.app import app
 from tvm_scan.cli.draw.plot import Axis, Series, chart
 from tvm_scan.meta import RecordStore
-from tvm_scan.schedules import calibrate as calibration
+from tvm_scan.schedules.calibration import calibrate as calibration
 from tvm_scan.schedules.launch import opencl
 
 CPU = Target.from_device("cpu")

@@ -115,7 +115,7 @@ def test_the_environment_is_as_it_was_after_an_error(monkeypatch):
 FOR_CPUS = {
     "meta/measure/check.py": 1,
     "schedules/associative.py": 1,
-    "schedules/calibrate.py": 1,
+    "schedules/calibration/clock.py": 1,
     "schedules/verification/laws.py": 1,
     "schedules/verification/verify.py": 1,  # of the loop; the scan's goes through the module
     "tvm_scan/cli/support/roof.py": 1,

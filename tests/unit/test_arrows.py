@@ -206,7 +206,7 @@ ROOMS = {
         "function",
         "dispatch",
         "associative",
-        "calibrate",
+        "calibration",
     ],
     "meta": ["space", "measure", "store", "search"],
     # Then the commands, which are one room, and their table.

@@ -7,7 +7,7 @@ import pytest
 from bench.cpu_loops import loop_of
 from tests.support import cpu_work
 from tvm_scan import extract
-from tvm_scan.schedules import calibrate
+from tvm_scan.schedules.calibration import costs, memory
 from tvm_scan.schedules.choose.default import decide
 
 LOOP = "cpu/sequential()"
@@ -68,10 +68,10 @@ def test_a_calibration_finds_what_others_leave_of_the_last_cache(monkeypatch, he
     def copied(size, threads, moved, seconds):
         return 36e9 if 2 * size <= held else 12e9
 
-    monkeypatch.setattr(calibrate, "_copied", copied)
-    left = calibrate._left_to_us(32 << 20, (1 / 36e9 + 1 / 15e9) / 2, 0.1)
+    monkeypatch.setattr(memory, "_copied", copied)
+    left = memory.left_to_us(32 << 20, (1 / 36e9 + 1 / 15e9) / 2, 0.1)
     assert held < left <= found
-    assert calibrate._left_to_us(2 << 20, (1 / 36e9 + 1 / 15e9) / 2, 0.1) == 2 << 20
+    assert memory.left_to_us(2 << 20, (1 / 36e9 + 1 / 15e9) / 2, 0.1) == 2 << 20
 
 
 @pytest.mark.parametrize(
@@ -86,4 +86,4 @@ def test_a_calibration_finds_what_others_leave_of_the_last_cache(monkeypatch, he
 )
 def test_a_constant_is_found_on_the_line_of_a_cost_where_it_lies(cost, took, constant):
     """A product of integers took 8 or 35 operations, by two points of another line."""
-    assert calibrate._met(cost, took) == pytest.approx(constant)
+    assert costs.met(cost, took) == pytest.approx(constant)

@@ -16,7 +16,7 @@ from tests.support import forks
 from tvm_scan import Recurrence, ScanPlan, extract
 from tvm_scan.library import cumsum, ema, linear_recurrence, selective_scan
 from tvm_scan.schedules import default_plan
-from tvm_scan.schedules.calibrate import measured, store_constants
+from tvm_scan.schedules.calibration.calibrate import measured, store_constants
 from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.choose.rules import RULES, factor_of
 from tvm_scan.schedules.cpu.cost.step import step_of

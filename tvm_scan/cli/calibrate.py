@@ -15,7 +15,7 @@ def command(as_json: Json = False) -> None:
 
     Example: tvm-scan calibrate
     """
-    from tvm_scan.schedules.calibrate import calibrate
+    from tvm_scan.schedules.calibration.calibrate import calibrate
     from tvm_scan.schedules.machine.cpu_constants import machine_constants
 
     path = calibrate()

@@ -1,0 +1,1 @@
+"""The constants of this machine, measured: read ``calibrate`` first, then ``clock``."""

@@ -1,0 +1,164 @@
+"""Constants by which plans cost what they take: each is what its runs agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import log
+from statistics import fmean
+from typing import Any
+
+from tvm_scan.extraction import extract
+from tvm_scan.library import cumsum, linear_recurrence
+from tvm_scan.recurrence import Recurrence
+from tvm_scan.schedules.calibration.clock import STEPS, Clock, on_one_core, target
+from tvm_scan.schedules.cpu.lanes import Lanes
+from tvm_scan.schedules.cpu.plans import CpuPlan
+from tvm_scan.schedules.cpu.sequential import Sequential
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_constants import with_features
+from tvm_scan.schedules.machine.machine import Machine, host_cores
+from tvm_scan.schedules.nests import schedule_nests
+
+#: Lines of a cost that are followed to what was measured, how far apart two points of one are, and
+#: how many times as far where the cost is the same.
+_LINES, _BESIDE, _FARTHER = 8, 1.05, 4.0
+#: Lanes of a few chains, and columns of a full vector.
+LANES, COLUMNS = 8, 16
+#: Cells of rows in blocks of scalars, and steps of short ones.
+CELLS, _SHORT = 1536, 12
+BLOCKS = Lanes(lane_block=4)
+#: Vectors of time: of most shuffles for an operation, and of fewest.
+_RUNS_OF_TIME = Lanes(time_vector=64, time_runs=True)
+_VECTORS_OF_TIME = Lanes(time_vector=32)
+#: As the loop is written.
+_LOOP = Sequential()
+#: Columns and steps in strips beyond the private cache; rows beyond all caches, in tiles.
+_STRIPS, _OF_COLUMNS = (1040, 512), Lanes(lane_block=32, vectorize=True)
+_FAR, _FAR_TILES = 96, Lanes(lane_block=16, vectorize=True, transpose=True, prefetch=1)
+#: Strips of rows of memory beyond the caches, and cells of a row.
+_FAR_STRIPS = [Lanes(lane_block=n, vectorize=True) for n in (64, 512)]
+_WIDE = 1024
+#: Steps of columns of which no prefetcher follows each, and bytes of a column.
+_FEW_STEPS, _COLUMN = 20, 3 * 4 * 20
+#: Rows of which LLVM gathers every cell.
+_GATHERED = (128, 16)
+#: Columns of which two cores write to every line, and cycles of a step that it may take.
+_HALF_A_LINE = Lanes(lane_block=LANES // 2, vectorize=True)
+_OF_A_LINE = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+#: Constants that cycles and bytes are divided by.
+_RATES = ("mixed_issue", "mixed_integers", "column_rate")
+#: The least that any is, or one of what rates count takes: a product of integers is at least one
+#: operation, no processor does more than four in a cycle, none moves a terabyte in a second.
+LEAST = 0.1
+_LEASTS = {
+    "integer_product": 1.0,
+    "mixed_issue": 0.25,
+    "mixed_integers": 0.25,
+    "column_rate": 1e-12,
+    "strips": 0.01,
+}
+#: A loop, its plan and the dtype of its arrays.
+_Run = tuple[Any, CpuPlan, str]
+
+
+def planned(known: CpuChip) -> dict[str, list[_Run]]:
+    """Runs for each constant whose share of a plan's time its cost says, in order."""
+    gated, of_integers = (
+        linear_recurrence(1, STEPS, dtype, gate="time") for dtype in ("float32", "int32")
+    )
+    sums = cumsum(1, STEPS, "int64")
+    # Beyond the caches, in rows that begin at lines.
+    beyond = cumsum(_FAR, 2 * known.shared // (2 * 4 * _FAR) // 16 * 16)
+    gathers: list[_Run] = [(linear_recurrence(*_GATHERED), _LOOP, "float32")]
+    columns = linear_recurrence(2 * known.shared // _COLUMN, _FEW_STEPS, layout="ld")
+    rows = cumsum(_WIDE, 2 * known.shared // (2 * 4 * _WIDE), axis=0)
+    # Without AVX-512 nothing is gathered.
+    of_vectors = {"gathers": gathers} if with_features(known, target()).vector_bytes == 64 else {}
+    return {
+        "row": [(cumsum(CELLS // _SHORT, _SHORT), BLOCKS, "float32")],
+        "mixed_issue": [(gated, plan, "float32") for plan in (_RUNS_OF_TIME, _VECTORS_OF_TIME)],
+        # Sums, since no product of integers is known yet.
+        "mixed_integers": [(sums, _VECTORS_OF_TIME, "int64")],
+        "integer_product": [(of_integers, _RUNS_OF_TIME, "int32")],
+        "jump": [(cumsum(*_STRIPS, axis=0), _OF_COLUMNS, "float32")],
+        "late": [(beyond, _FAR_TILES, "float32")],
+        "column_rate": [(columns, _LOOP, "float32")],
+        "strips": [(rows, plan, "float32") for plan in _FAR_STRIPS],
+        **of_vectors,
+    }
+
+
+def agreed(clock: Clock, known: CpuChip, name: str, runs: list[_Run]) -> float:
+    """The constant by which plans cost what they take, amid those of some runs."""
+    rate = name in _RATES
+
+    def of(func: Any, plan: CpuPlan, dtype: str) -> float:
+        took = clock.least(on_one_core(func, plan), dtype)
+        recurrence = recurrence_of(func)
+
+        def cost(value: float) -> float:
+            return predicted(
+                plan, recurrence, with_constant(known, name, 1 / value if rate else value)
+            )
+
+        return met(cost, took)
+
+    value = max(_LEASTS.get(name, LEAST), fmean(of(*run) for run in runs))
+    return 1 / value if rate else value
+
+
+def contested(clock: Clock, known: CpuChip) -> float:
+    """Measure a step in whose line several cores write, of arrays in half of the last cache.
+
+    What it takes at least shows only where it is more than all else, so that this is one of a few.
+    """
+    cores = host_cores()
+    if cores == 1:
+        return known.contested
+    func = cumsum(LANES, known.shared // (2 * 2 * 4 * LANES), axis=0)
+    took = clock.least(schedule_nests(func, target(), _HALF_A_LINE))
+    recurrence = recurrence_of(func)
+
+    def missed(contested: float) -> float:
+        chip = replace(known, contested=contested)
+        return abs(log(predicted(_HALF_A_LINE, recurrence, chip, cores) / took))
+
+    return min(_OF_A_LINE, key=missed)
+
+
+def predicted(plan: CpuPlan, recurrence: Recurrence, chip: CpuChip, cores: int = 1) -> float:
+    """Seconds that a plan costs on so many cores of these constants."""
+    machine = replace(Machine.of(target()), cores=cores, counting=0.0)
+    return plan.cost(recurrence, replace(machine, chip=with_features(chip, target()))).seconds
+
+
+def met(cost: Callable[[float], float], took: float) -> float:
+    """The constant whose cost is what was measured; a cost is a few lines of it."""
+    value, beside = 1.0, 2.0
+    for _ in range(_LINES):
+        once = cost(value)
+        slope = (cost(beside) - once) / (beside - value)
+        if slope <= 0:
+            if took <= once:
+                break
+            beside *= _FARTHER  # where something else takes longer
+            continue
+        value += (took - once) / slope
+        beside = _BESIDE * value
+        if value <= 0:
+            break
+    return value
+
+
+def with_constant(chip: CpuChip, name: str, value: float) -> CpuChip:
+    """Return the constants with another value of one."""
+    changed: dict[str, Any] = {name: value}
+    return replace(chip, **changed)
+
+
+def recurrence_of(func: Any) -> Recurrence:
+    """Return what a loop of the library is."""
+    recurrence = extract(func)
+    assert isinstance(recurrence, Recurrence)
+    return recurrence
