@@ -1,11 +1,14 @@
 """Lines that a walk of a delta rule asks for: all that a later step touches, and none beside."""
 
+import itertools
+
 import pytest
 from tvm import tirx
 from tvm.ir import Call
 
 from tvm_scan import loops, tir
-from tvm_scan.loops.delta_walk import AHEAD
+from tvm_scan.loops.delta_walk import AHEAD, Walk
+from tvm_scan.loops.writer import Loop
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.delta.lines_ahead import LinesAhead
 from tvm_scan.schedules.delta.memory_map import assign_task
@@ -68,3 +71,54 @@ def test_all_lines_of_a_later_step(keys, values, columns, parts, time):
         got.add((name, tuple(c - (c - start) % LINE for c in cell)))
     assert got == wanted
     assert not {"first", "last"} & {name for name, *_ in found}
+
+
+def asked_by_walk(columns, count, parts, *, first, back, **sizes):
+    """Return the cells that shares of some steps ask for in torch's loops, in the last task."""
+    with Loop() as loop:
+        extents = [number(n) for n in (1, HEADS, LENGTH)]
+        options = {"group": 2, "rule": "delta", "gate": "head", "dtype": "float32"}
+        walk = Walk(loop, *extents, False, columns=columns, **sizes, **options)
+        with loop.parallel(number(1), "task"):
+            walk.at(number(0), number(HEAD), number(sizes["values"] // columns - 1))
+            with loop.over(parts, "part") as part:
+                walk.ask(number(first), count, walk.read_rows, back=back, share=(part, parts))
+    cells = []
+    (part,) = (x for x in tir.nodes(loop.func.body, tirx.For) if x.loop_var.name == "part")
+    for line in tir.nodes(part, tirx.For):
+        if line.loop_var.name != "line":
+            continue
+        (call,) = (x for x in tir.nodes(line.body, Call) if tir.call_name(x) == "tirx.prefetch")
+        (load,) = tir.loads(call)
+        for p, n in itertools.product(range(parts), range(int(line.extent))):
+            table = tir.VarMap([(part.loop_var, number(p)), (line.loop_var, number(n))])
+            index = [int(tir.simplify(tir.substitute(i, table))) for i in load.indices]
+            cells.append((load.source.name, *index))
+    return cells
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("parts", [1, 2, 3, 8, 32, 64])
+@pytest.mark.parametrize(
+    ("keys", "values", "columns"), [(128, 128, 64), (16, 48, 16), (40, 64, 32)]
+)
+def test_shares_of_steps_have_all_lines(keys, values, columns, parts, count, back):
+    """More shares than lines, or than steps: each line at least once, none of another head's."""
+    first = 9 if back else 0
+    cells = asked_by_walk(columns, count, parts, first=first, back=back, keys=keys, values=values)
+    steps = [first + t - AHEAD if back else first + t + AHEAD for t in range(count)]
+    steps = {min(max(step, 0), LENGTH - 1) for step in steps}
+    spans = {"q": (0, keys), "k": (0, keys), "v": (values - columns, columns)}
+    got = set()
+    for name, _, step, head, cell in cells:
+        start, extent = spans[name]
+        assert start <= cell < start + extent
+        assert head == (HEAD if name == "v" else HEAD // 2)
+        got.add((name, step, (cell - start) // LINE))
+    assert got == {
+        (name, step, line)
+        for name, (_, extent) in spans.items()
+        for step in steps
+        for line in range(-(-extent // LINE))
+    }

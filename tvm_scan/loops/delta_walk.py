@@ -256,10 +256,15 @@ class Walk:
         written : bool
             Whether the arrays are written, not read.
         share : tuple of Expr and int
-            Which of how many shares of the lines of each step; by default all lines.
+            Which of how many shares: of the steps, as far as they can be shared out, then of the
+            lines of each. By default all lines.
         """
         part, parts = share
         each, steps = _LINE // tir.byte_size(self.dtype), self.steps
+        apart = gcd(count, parts)
+        count, parts = count // apart, parts // apart
+        if apart > 1:
+            first, part = first + part // parts * count, part % parts
         for t in range(count):
             later = tirx.max(first + (t - AHEAD), 0) if back else first + (t + AHEAD)
             token = self.token(tirx.min(later, steps - 1))
@@ -269,7 +274,10 @@ class Walk:
                 start, cells = of_block if name == "v" else (0, self.keys)
                 lines = -(-cells // (each * parts))
                 with self.loop.over(lines, "line") as line:
-                    self.loop.ask(cell(start + (part * lines + line) * each), written)
+                    at = (part * lines + line) * each
+                    if lines * parts * each > cells:
+                        at = tirx.min(at, cells - 1)
+                    self.loop.ask(cell(start + at), written)
 
     def fill(self, first: Expr, count: Expr) -> None:
         """Write what the chains make of `count` steps, the first one a multiple of `CHECKPOINT`."""
