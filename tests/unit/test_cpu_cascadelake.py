@@ -61,6 +61,20 @@ def test_rows_are_taken_whole_where_lines_of_strips_come_one_by_one():
     assert decide(target, found, machine).chosen.plan.lane_block >= 1024
 
 
+@pytest.mark.parametrize(
+    ("sizes", "columns"),
+    [
+        ((2229, 154), {"layout": "ld"}),  # 122 to 140 us in strips, 210 in blocks of scalars
+        ((50, 4621), {"layout": "bld", "batch": 2}),  # 244 to 290, and 490
+        ((100, 5807), {"layout": "bld", "batch": 1}),  # 540, and 740
+    ],
+)
+def test_strips_that_mostly_lie_in_the_last_cache_are_not_late(sizes, columns):
+    """Only the share of their lines that is beyond it comes one by one."""
+    plan = chosen("linear_recurrence", sizes, **columns)
+    assert plan.vectorize and plan.lane_block >= 16
+
+
 @pytest.mark.parametrize(("held", "found"), [(3 << 20, 4 << 20), (13 << 20, 15 << 20)])
 def test_a_calibration_finds_what_others_leave_of_the_last_cache(monkeypatch, held, found):
     """The bytes from which on a copy takes longer than amid the cache and memory."""

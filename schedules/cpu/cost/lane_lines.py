@@ -21,8 +21,9 @@ _OPENED = 2.2
 #: as soon as its block covers 2 KB (moving averages, affine steps, Zen 4; Zen 5 the same).
 _BEGINNING, _COVERED = 768, 2048.0
 #: The part of the last cache from that on which others leave to that of which all lines at the
-#: beginnings of rows are late: moving averages of rows of 512 bytes in vectors of 8 rows take a
-#: core of a Zen 4 1.3 times as long as in vectors of time where they have 10 MB, of 20 MB 4 times.
+#: beginnings of rows are late, and all those of strips: moving averages of rows of 512 bytes in
+#: vectors of 8 rows take a core of a Zen 4 1.3 times as long as in vectors of time where they have
+#: 10 MB, of 20 MB 4 times.
 _BEGUN = 0.5
 #: How much less of the lines of strips comes one by one if they are asked for some steps ahead.
 _ASKED = 0.4
@@ -122,7 +123,7 @@ def beyond_caches(
     if plan.vectorize and width < step.lanes and jumping(step):
         begun += _written_in_strips(step, chip, width, memory["past"])
         late = max(0.0, chip.strips - _ASKED) if plan.prefetch else chip.strips
-        begun += late * (moved + memory["past"])
+        begun += late * chip.outside(memory["footprint"], _BEGUN) * (moved + memory["past"])
         if plan.prefetch:
             moved -= SOONER * step.loads
     opened = max(_OPENED, chip.scattered_rate / chip.column_rate)
@@ -139,7 +140,7 @@ def _written_in_strips(step: Step, chip: CpuChip, width: int, past: float) -> fl
     through = far * _OF_LONG_ROWS
     if max(abs(a.along_time or 0) * a.size for a in stores) <= _SHORT_ROW:
         # A cache that is these cores' alone holds strips until it is full.
-        beyond = far if chip.usable >= 1.0 else chip.outside(step.touched, FILLED)
+        beyond = far if chip.usable >= 1.0 else chip.outside(step.touched, _BEGUN)
         through = beyond * (_OF_OTHERS if past else _OF_SHORT_ROWS)
     return through * 2.0 * (step.stores - past) + far * _OF_PAST * (step.loads + past)
 
