@@ -51,8 +51,8 @@ def left_to_us(said: int, middle: float, seconds: float) -> int:
         if took > middle:
             if before is None:
                 return size
-            least, quick = before
-            return int(least + (size - least) * (middle - quick) / (took - quick))
+            smaller, quick = before
+            return int(smaller + (size - smaller) * (middle - quick) / (took - quick))
         before = (size, took)
     return said
 

@@ -19,7 +19,8 @@ from tvm.ir import Var
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import one, zero
-from tvm_scan.loops.delta_walk import cell_in_strips, register_sums
+from tvm_scan.loops.delta_lines import cell_in_strips
+from tvm_scan.loops.delta_walk import register_sums
 from tvm_scan.schedules.common.ir import in_vectors, int_const, loop
 from tvm_scan.schedules.delta.chunk import Chunk, scale
 

@@ -14,10 +14,9 @@ from tvm import tirx
 from tvm_scan import tir
 from tvm_scan.delta_rule import DeltaRule
 from tvm_scan.extraction.nest import linear_in
-from tvm_scan.loops.delta_walk import AHEAD
+from tvm_scan.loops.delta_lines import AHEAD, lines_of_share
 from tvm_scan.schedules.common.branches import unconditional_loads
 from tvm_scan.schedules.common.ir import int_const
-from tvm_scan.schedules.cpu.transpose import LINE_BYTES
 from tvm_scan.schedules.delta.memory_map import MemoryMap
 
 
@@ -79,12 +78,8 @@ class LinesAhead:
         later = tirx.Min(time + int_const(AHEAD, time), last)
         stmts = []
         for cell, axis, extent, written in self.rows:
-            each = LINE_BYTES // tir.byte_size(tir.dtype_of(cell))
-            lines = -(-extent // (each * parts))
+            lines, start = lines_of_share(extent, tir.dtype_of(cell), part, parts)
             for n in range(lines):
-                at: Any = (part * lines + n) * each
-                if lines * parts * each > extent:
-                    at = tirx.Min(at, int_const(extent - 1, part))
-                asked = self.memory.at(cell, t=later, **{axis: at})
+                asked = self.memory.at(cell, t=later, **{axis: start(n)})
                 stmts.append(tirx.Evaluate(tir.prefetch(asked, cache=1, written=written)))
         return tir.seq(stmts)

@@ -7,7 +7,8 @@ from tvm import tirx
 from tvm.ir import Call
 
 from tvm_scan import loops, tir
-from tvm_scan.loops.delta_walk import AHEAD, Walk
+from tvm_scan.loops.delta_lines import AHEAD
+from tvm_scan.loops.delta_walk import Walk
 from tvm_scan.loops.writer import Loop
 from tvm_scan.schedules.analysis import analyse
 from tvm_scan.schedules.delta.lines_ahead import LinesAhead

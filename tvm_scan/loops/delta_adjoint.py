@@ -141,11 +141,11 @@ class _Adjoint:
         """Write the state after a chunk."""
         chunk, first = self.chunk, self.loop.value("first", first)
         terms = chunk.prepare(first, count, reads=False)
-        asks = [(self.walk.read_rows, False), ({"v": self.known}, False)]
         with self.columns() as (column, v):
             for t, step in enumerate(terms):
                 self._write_update(first, t, step, column, v)
-        ask = self._asks(first, count, asks, back=False)
+        needed = [(self.walk.read_rows, False), ({"v": self.known}, False)]
+        ask = self._asks(first, count, needed, back=False)
         self.panels.advance(count, self.before(n), self.before(n + 1), self.update, ask)
 
     def back(self, first: Expr, count: int, n: Expr) -> None:
@@ -153,11 +153,11 @@ class _Adjoint:
         chunk, rows = self.chunk, self.rows
         first = self.loop.value("first", first)
         terms = chunk.prepare(first, count)
-        asks = [({"v": self.g_y}, False), (self.walk.rows_of(self.g), True)]
-        ask: Ask | None = self._asks(first, count, asks, back=True)
+        needed = [({"v": self.g_y}, False), (self.walk.rows_of(self.g), True)]
+        ask: Ask | None = self._asks(first, count, needed, back=True)
         for writes, target in zip(chunk.writes, self.written, strict=True):
             self.panels.read(count, writes, self.state, target, ask)
-            ask = None
+            ask = None  # the first pass has asked for all
         with self.columns() as (column, v):
             for t in range(count):
                 token = self.walk.token(first + t)

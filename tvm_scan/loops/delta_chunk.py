@@ -25,7 +25,8 @@ from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
 from tvm_scan.loops.delta import Matrix, OfRow, Step
-from tvm_scan.loops.delta_walk import Walk, cell_in_strips
+from tvm_scan.loops.delta_lines import cell_in_strips
+from tvm_scan.loops.delta_walk import Walk
 from tvm_scan.loops.writer import Cells
 
 #: What a step reads of a term of one before it, after it or before it: its sum by both.

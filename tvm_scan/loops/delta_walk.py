@@ -18,6 +18,7 @@ from tvm.script.ir_builder import tirx as T
 
 from tvm_scan import tir
 from tvm_scan.loops.delta import Arrays, Matrix, OfRow, Step
+from tvm_scan.loops.delta_lines import AHEAD, lines_of_share
 from tvm_scan.loops.reads import value_of
 from tvm_scan.loops.writer import Cells, Loop, const
 from tvm_scan.reads import LEAST
@@ -26,11 +27,6 @@ from tvm_scan.reads import LEAST
 CHECKPOINT = 64
 #: Most cells of a vector.
 _VECTOR = 16
-#: Bytes of a line of the caches.
-_LINE = 64
-#: Steps from one that asks for lines to the one that has them. With 4, 8, 16 and 32, 2048 steps of
-#: 8 x 64 x 64 took 5.16, 5.08, 5.24 and 5.39 ms on a core of a Zen 4.
-AHEAD = 8
 
 
 def register_sums(vector: int, dtype: str) -> int:
@@ -39,14 +35,6 @@ def register_sums(vector: int, dtype: str) -> int:
     With vectors of 64 bytes there are 32 registers, else mostly 16.
     """
     return 16 if vector * tir.byte_size(dtype) >= 64 else 8
-
-
-def cell_in_strips(i: Any, j: Any, rows: int, strip: int) -> Any:
-    """Return where a row and a column lie in a state that is a strip of columns after another.
-
-    Rows that lie apart would share few sets of the first cache.
-    """
-    return (j // strip * rows + i) * strip + j % strip
 
 
 class Block:
@@ -260,7 +248,7 @@ class Walk:
             lines of each. By default all lines.
         """
         part, parts = share
-        each, steps = _LINE // tir.byte_size(self.dtype), self.steps
+        steps = self.steps
         apart = gcd(count, parts)
         count, parts = count // apart, parts // apart
         if apart > 1:
@@ -271,13 +259,10 @@ class Walk:
             for name, array in arrays.items():
                 cell = self.arrays.cell(name, token, self.h, array)
                 of_block = (self.block.first, self.block.width)
-                start, cells = of_block if name == "v" else (0, self.keys)
-                lines = -(-cells // (each * parts))
+                first_cell, cells = of_block if name == "v" else (0, self.keys)
+                lines, start = lines_of_share(cells, self.dtype, part, parts)
                 with self.loop.over(lines, "line") as line:
-                    at = (part * lines + line) * each
-                    if lines * parts * each > cells:
-                        at = tirx.min(at, cells - 1)
-                    self.loop.ask(cell(start + at), written)
+                    self.loop.ask(cell(first_cell + start(line)), written)
 
     def fill(self, first: Expr, count: Expr) -> None:
         """Write what the chains make of `count` steps, the first one a multiple of `CHECKPOINT`."""

@@ -116,14 +116,14 @@ def beyond_caches(
         return {"moved": moved - lost, "scattered": lost + begun + again}
     if not beyond:
         return {}
-    far = chip.outside(memory["footprint"], FILLED)
+    far, begins = (chip.outside(memory["footprint"], over) for over in (FILLED, _BEGUN))
     lost, jumps = far * _unfollowed(step, chip, width), _jumping(step, chip, width)
     begun = _beginnings(step, width, chip.region if plan.vectorize else _COVERED)
-    begun *= chip.outside(memory["footprint"], _BEGUN)
+    begun *= begins
     if plan.vectorize and width < step.lanes and jumping(step):
         begun += _written_in_strips(step, chip, width, memory["past"])
         late = max(0.0, chip.strips - _ASKED) if plan.prefetch else chip.strips
-        begun += late * chip.outside(memory["footprint"], _BEGUN) * (moved + memory["past"])
+        begun += late * begins * (moved + memory["past"])
         if plan.prefetch:
             moved -= SOONER * step.loads
     opened = max(_OPENED, chip.scattered_rate / chip.column_rate)
