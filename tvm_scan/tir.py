@@ -18,6 +18,8 @@ from tvm.s_tir import SBlock
 from tvm.sym import Analyzer
 from tvm.tirx.analysis import undefined_vars
 
+#: Bytes of a line of a CPU's caches.
+LINE_BYTES = 64
 _Key = TypeVar("_Key")
 
 

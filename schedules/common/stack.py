@@ -13,8 +13,6 @@ from tvm_scan.schedules.common.ir import Kernel, as_dtype, cell_count, like_regi
 
 #: Bytes of the smallest buffer that TVM does not put on the stack.
 SLOT_BYTES = 1024
-#: Bytes of a line, at which every array begins: its vectors cross none.
-_LINE = 64
 #: The dtype of a buffer of one line, which LLVM aligns to it.
 _LINE_OF_CELLS = "float32x16"
 
@@ -48,7 +46,7 @@ def on_stack(kernel: Kernel, arrays: Sequence[Var] = ()) -> Kernel:
     cells: dict[str, int] = {}
     for array in arrays:
         dtype = tir.dtype_of(array)
-        line = _LINE // tir.byte_size(dtype)
+        line = tir.LINE_BYTES // tir.byte_size(dtype)  # vectors of an array cross none
         begins[array] = begin = cells.get(dtype, 0)
         cells[dtype] = begin + -(-cell_count(array) // line) * line
     pooled = {dtype: _pooled(count, dtype) for dtype, count in cells.items()}

@@ -187,17 +187,14 @@ class ChunkPhases(Phases):
         return loop("task", total, realize, ForKind.PARALLEL)
 
 
-#: Elements of float32 in a line of memory.
-_LINE = 16
-
-
 def _odd_lines(length: Any) -> Any:
     """``length``, or a little less: an odd number of cache lines.
 
     The streams of a task lie a chunk apart. Were that a power of two, they would all meet in one
     set of the first-level cache and evict one another at every step.
     """
-    line, two = int_const(_LINE, length), int_const(2 * _LINE, length)
+    cells = tir.LINE_BYTES // tir.byte_size("float32")
+    line, two = int_const(cells, length), int_const(2 * cells, length)
     odd = (length - line) // two * two + line
     return tir.simplify(tirx.Select(length >= two * 2, odd, length))
 

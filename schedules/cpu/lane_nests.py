@@ -39,7 +39,6 @@ from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores, w
 from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, block_sizes
 from tvm_scan.schedules.cpu.strip_sums import StripSums
 from tvm_scan.schedules.cpu.time_vector import TimeVector
-from tvm_scan.schedules.cpu.transpose import LINE_BYTES
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
 from tvm_scan.schedules.machine.terms import apart
 
@@ -231,7 +230,7 @@ def _asked(
     out = []
     time = tirx.Min(t + int_const(ahead, t), recurrence.time.extent - int_const(1, t))
     for load in loads_across_lanes(recurrence):
-        line = LINE_BYTES // tir.byte_size(tir.dtype_of(load.source))
+        line = tir.LINE_BYTES // tir.byte_size(tir.dtype_of(load.source))
         row = tir.as_int(tir.shape_of(load.source)[-1])
         # Of rows that begin within a line, a strip ends in one more, which none has read before.
         ends = [] if row is not None and row % line == 0 else [width - 1]

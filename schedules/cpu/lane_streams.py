@@ -21,7 +21,7 @@ from tvm_scan.schedules.common.ir import as_dtype, int_const, local
 from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.common.stack import SLOT_BYTES
 from tvm_scan.schedules.cpu.line_stores import output_stores
-from tvm_scan.schedules.cpu.transpose import LINE_BYTES, square_side
+from tvm_scan.schedules.cpu.transpose import square_side
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ def tile_parts(width: int, sizes: Iterable[int]) -> int:
         Bytes of its cells, of which it holds four at least; a line of the narrowest is its steps.
     """
     known = [max(4, size) for size in sizes]
-    part = LINE_BYTES // min(known, default=4) // HALVES * width * max(known, default=4)
+    part = tir.LINE_BYTES // min(known, default=4) // HALVES * width * max(known, default=4)
     return HALVES if part < SLOT_BYTES else 1
 
 

@@ -36,7 +36,7 @@ from tvm_scan.schedules.cpu.lane_streams import (
 )
 from tvm_scan.schedules.cpu.line_stores import line_store
 from tvm_scan.schedules.cpu.step_parts import step_parts
-from tvm_scan.schedules.cpu.transpose import LINE_BYTES, Square
+from tvm_scan.schedules.cpu.transpose import Square
 
 
 class LaneTiles:
@@ -201,7 +201,8 @@ class LaneTiles:
             return False
         row = tir.as_int(tir.shape_of(stream.buffer)[-1])
         # Rows that begin within lines are not stored past the caches.
-        within = row is not None and row * tir.byte_size(tir.dtype_of(stream.buffer)) % LINE_BYTES
+        size = tir.byte_size(tir.dtype_of(stream.buffer))
+        within = row is not None and row * size % tir.LINE_BYTES
         past = self.nontemporal and not _is_narrow(stream.buffer) and not within
         return not (stream.is_output and past)
 

@@ -22,7 +22,6 @@ from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.invariants import register_of
 from tvm_scan.schedules.common.ir import local, loop, with_llvm
 from tvm_scan.schedules.common.replica import Replica
-from tvm_scan.schedules.cpu.transpose import LINE_BYTES
 
 #: No bfloat16: TVM keeps it in registers as float32, and narrows it only in its own stores.
 _LLVM_TYPES = {
@@ -63,7 +62,7 @@ define i32 @tvm_scan_fence() {
 
 def line_cells(dtype: str) -> int:
     """Cells of a line; 0 for a dtype that no line store takes."""
-    return LINE_BYTES // tir.byte_size(dtype) if dtype in _LLVM_TYPES else 0
+    return tir.LINE_BYTES // tir.byte_size(dtype) if dtype in _LLVM_TYPES else 0
 
 
 def line_store(buffer: Var, indices: Sequence[Any], value: Any) -> Any:

@@ -31,7 +31,6 @@ from tvm_scan.schedules.cpu.plans import PAGE_BYTES, CpuPlan
 from tvm_scan.schedules.cpu.reversed_rows import ReversedRows
 from tvm_scan.schedules.cpu.time_reduction import BATCH, TimeReduction
 from tvm_scan.schedules.cpu.time_runs import TimeRuns
-from tvm_scan.schedules.cpu.transpose import LINE_BYTES
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
 from tvm_scan.schedules.cpu.vector_values import Vector, all_cells, on_vectors
 
@@ -183,7 +182,7 @@ class TimeVector:
             far = int_const(self.plan.prefetch * PAGE_BYTES // size, first)
             if self.ahead is not None:
                 far = tir.simplify(far + self.ahead)
-            for k in range(0, steps, LINE_BYTES // size):
+            for k in range(0, steps, tir.LINE_BYTES // size):
                 time = first + tir.simplify(far + int_const(k, first))
                 at = [self.single.instantiate(i, None, time) for i in load.indices]
                 out.append(asked_for(load.source, at))

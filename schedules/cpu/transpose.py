@@ -10,9 +10,6 @@ from tvm.ir import Var
 from tvm_scan import tir
 from tvm_scan.schedules.cpu.vector_values import Vector
 
-#: Bytes of a cache line, which is one row of a square.
-LINE_BYTES = 64
-
 
 def square_side(dtype: str) -> int:
     """Rows of a square of cache lines: 16 for four bytes; 0 where none is made.

@@ -9,8 +9,6 @@ from tvm import tirx
 
 from tvm_scan import tir
 
-#: Bytes of a line of the caches.
-_LINE = 64
 #: Steps from one that asks for lines to the one that has them. With 4, 8, 16 and 32, 2048 steps of
 #: 8 x 64 x 64 took 5.16, 5.08, 5.24 and 5.39 ms on a core of a Zen 4.
 AHEAD = 8
@@ -40,7 +38,7 @@ def lines_of_share(
     part, parts : Expr and int
         Which of how many shares.
     """
-    each = _LINE // tir.byte_size(dtype)
+    each = tir.LINE_BYTES // tir.byte_size(dtype)
     lines = -(-cells // (each * parts))
 
     def start(line: Any) -> Any:

@@ -12,6 +12,7 @@ from tvm_scan.schedules.cpu.cost.vectors import SOONER
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS
 from tvm_scan.schedules.cpu.plans import PAGE_BYTES, CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.tir import LINE_BYTES
 
 #: Lines that come one by one in the time of a line of a strip whose next one is a row apart: often
 #: in another page of DRAM, which opens for it alone (three shapes on a Zen 4: 8 to 9 GB/s a core).
@@ -99,7 +100,7 @@ def beyond_caches(
     width = min(plan.lane_block, step.lanes)
     if plan.transpose:
         if memory["footprint"] <= chip.private * min(chip.cores, tasks):
-            lines = _SOUGHT * _unknown(step, width) * chip.cycle * chip.private_rate / 64
+            lines = _SOUGHT * _unknown(step, width) * chip.cycle * chip.private_rate / LINE_BYTES
             return {"moved": moved + lines * step.touched}
         # Nobody asks for the first tiles of a block of rows.
         unasked = min(1.0, plan.prefetch * TILE_STEPS / step.length) if plan.prefetch else 1.0
@@ -170,7 +171,7 @@ def evicted(step: Step, chip: CpuChip, width: int, apart: int = 0) -> float:
     cells = 0.0
     for a, met in rows:
         share = 1.0 if met > ways_of(chip) else _BY_CHANCE if together else 0.0
-        cells += share * a.times * (64 - a.size)
+        cells += share * a.times * (LINE_BYTES - a.size)
     return step.rows * step.length * cells
 
 
@@ -188,7 +189,7 @@ def crowded_cycles(step: Step, chip: CpuChip, width: int) -> float:
     if not large or lines <= ways_of(chip):
         return 0.0
     again = width * sum(a.times for a, _ in rows) * (1.0 - ways_of(chip) / lines)
-    return _BY_CHANCE * again * 64 / (chip.private_rate * chip.cycle)
+    return _BY_CHANCE * again * LINE_BYTES / (chip.private_rate * chip.cycle)
 
 
 def _met(step: Step, width: int, apart: int = 0) -> list[tuple[Access, int]]:
@@ -205,9 +206,10 @@ def _meeting(row: int, width: int, *, ends: bool = False) -> float:
     67584 and 67585 steps of 8 bytes take a Zen 4 6.1 and 6.0 ms in vectors of 4 lanes, of 67600
     steps 2.6. Of rows that begin within a line both ``ends`` of what is read of them count.
     """
-    sets = PAGE_BYTES // 64
-    offsets = (0, 63) if ends and row % 64 else (0,)
-    lines = {(i * row + end) // 64 % sets for i in range(min(width, sets)) for end in offsets}
+    sets = PAGE_BYTES // LINE_BYTES
+    offsets = (0, LINE_BYTES - 1) if ends and row % LINE_BYTES else (0,)
+    ends_of_rows = (i * row + end for i in range(min(width, sets)) for end in offsets)
+    lines = {end // LINE_BYTES % sets for end in ends_of_rows}
     return width * len(offsets) / len(lines)
 
 
@@ -243,7 +245,7 @@ def tile_waits(step: Step, chip: CpuChip, width: int) -> float:
     if step.transcendental or not chip.nearest < step.touched <= chip.shared:
         return 0.0
     waited = _WAITED if step.touched <= chip.private * chip.cores else _WAITED_FAR
-    lines = width * sum(a.times * a.size for a in rows_apart(step)) / 64
+    lines = width * sum(a.times * a.size for a in rows_apart(step)) / LINE_BYTES
     return waited * _pushed_out(step, chip, width) * lines
 
 
@@ -282,7 +284,7 @@ def _jumping(step: Step, chip: CpuChip, width: int) -> float:
     if width >= step.lanes:
         return 0.0
     far = chip.outside(step.touched) ** 2
-    narrow = [a for a in jumping(step) if width * a.size <= 2 * 64]
+    narrow = [a for a in jumping(step) if width * a.size <= 2 * LINE_BYTES]
     return far * len(narrow) / len(step.moving)
 
 

@@ -45,6 +45,7 @@ from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS, tile_parts
 from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, block_sizes
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
+from tvm_scan.tir import LINE_BYTES
 
 #: Cycles of a cell that is put into a row of a tile, or taken out of it, by itself.
 _APART = 0.65
@@ -167,7 +168,7 @@ def _clashing(step: Step, chip: CpuChip) -> float:
     """Cycles of a lane of few steps whose rows meet others; lanes are in vectors of a line."""
     if step.touched <= chip.nearest:
         return 0.0
-    lanes = 64 // max((a.size for a in step.accesses), default=4)
+    lanes = LINE_BYTES // max((a.size for a in step.accesses), default=4)
     return step.length * clash_cycles(step, chip, lanes) / lanes
 
 
@@ -204,7 +205,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
             # Per row of a square: its levels of shuffles, and the accesses on the way; of halves in
             # registers, to make them wider or narrower.
             accesses = _IN_REGISTERS + (a.size < 4) if held else _ROW_ACCESSES
-            side, vectors = 64 / max(4, a.size), vectors_of(size, max(4, a.size), chip)
+            side, vectors = LINE_BYTES / max(4, a.size), vectors_of(size, max(4, a.size), chip)
             cycles += vectors * chip.tile * (log2(side) + accesses) * a.times
         elif a.along_lane in (0, 1):
             cycles += access_cycles(a, size, chip)
@@ -224,7 +225,7 @@ def _cell_cycles(a: Access, step: Step, chip: CpuChip, size: int) -> float:
     if a.store:
         return chip.taken + narrow
     chosen = _CHOSEN if step.guarded else 0.0
-    return chip.apart + chosen + (_WHOLE if size * a.size >= 64 else 0.0) + narrow
+    return chip.apart + chosen + (_WHOLE if size * a.size >= LINE_BYTES else 0.0) + narrow
 
 
 def _of_lanes(step: Step) -> Counts:

@@ -8,6 +8,7 @@ from tvm_scan.schedules.cpu.cost.count import Counts, Path
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.tir import LINE_BYTES
 
 #: Operations of a polynomial for an exponential, and of more where no instruction scales.
 _POLYNOMIAL, _UNSCALED = 16.0, 6.0
@@ -182,10 +183,12 @@ def past_share(plan: CpuPlan, step: Step) -> float:
         width = min(plan.lane_block, step.lanes)
         covered = step.lanes // width * width / step.lanes
         along, rows = step.lanes * size, step.rows * step.length // step.lanes
-    if width * size < 64:
+    if width * size < LINE_BYTES:
         return 0.0
     # Of rows that begin anywhere in a line, few begin at its head.
-    return covered if along % 64 == 0 or rows == 1 else covered * (along & -along) / 64
+    if along % LINE_BYTES == 0 or rows == 1:
+        return covered
+    return covered * (along & -along) / LINE_BYTES
 
 
 def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float) -> float:
@@ -195,7 +198,7 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float)
     for.
     """
     columns = [a for a in step.moving if a.along_time not in (1, -1, 0, None) and a.along_lane]
-    lines = step.length * 64 * len(columns)
+    lines = step.length * LINE_BYTES * len(columns)
     if lines <= chip.nearest:
         # The lines of columns stay only where all of them fit.
         return 0.0
@@ -204,15 +207,15 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float)
         cell = a.size * abs(a.along_lane or 0)
         strip = int(rows_at_once * cell)
         # A strip begins anywhere in a line, if rows do: the lines at its ends are others', too.
-        begins = gcd(abs(a.along_time or 0) * a.size, strip, 64)
+        begins = gcd(abs(a.along_time or 0) * a.size, strip, LINE_BYTES)
         if beyond and step.lanes * cell <= _FETCHED:
             # Of strips of whole lines only what is not in the last cache.
-            far = chip.outside(step.touched, FILLED) if begins == 64 else 1.0
+            far = chip.outside(step.touched, FILLED) if begins == LINE_BYTES else 1.0
             again = 1.0 + (passes - 1.0) * far
         else:
-            again = min((64 + strip - begins) / strip, max(1.0, step.lanes / rows_at_once))
+            again = min((LINE_BYTES + strip - begins) / strip, max(1.0, step.lanes / rows_at_once))
         # From a private cache that holds all of a pass they come quickly.
-        near = beyond and lines * max(1.0, strip / 64) <= chip.private
+        near = beyond and lines * max(1.0, strip / LINE_BYTES) <= chip.private
         rate = chip.memory_rate / chip.private_rate if near else 1.0
         extra += step.rows * step.length * a.size * (again - 1) * rate
     return extra

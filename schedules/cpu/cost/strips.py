@@ -7,6 +7,7 @@ from math import gcd, inf, log2
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.plans import PAGE_BYTES
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.tir import LINE_BYTES
 
 #: Bytes of a row of lanes whose lines lie side by side for several cores: shorter ones are a part
 #: of one line, of longer ones each core has lines of its own. Sums of 48 and 64 columns took two
@@ -60,7 +61,8 @@ def jumping(step: Step) -> list[Access]:
     accesses = step.moving
     if step.length * len(accesses) <= _STREAMS:
         return []
-    return [a for a in accesses if a.along_lane == 1 and abs(a.along_time or 0) * a.size > 2 * 64]
+    far = 2 * LINE_BYTES
+    return [a for a in accesses if a.along_lane == 1 and abs(a.along_time or 0) * a.size > far]
 
 
 def sets_of(row: int) -> int:
@@ -75,7 +77,7 @@ def ways_of(chip: CpuChip) -> int:
 
 def _lines(a: Access, size: int) -> float:
     """Lines of a strip of ``size`` lanes, at least one."""
-    return max(1.0, size * a.size / 64)
+    return max(1.0, size * a.size / LINE_BYTES)
 
 
 def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> float:
@@ -103,7 +105,7 @@ def clash_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) ->
     strips = [a for a in step.moving if a.along_lane == 1 and a.along_time]
     stored = any(a.store for a in strips)
     for a in strips:
-        row, lines = abs(a.along_time or 0) * a.size, size * a.size / 64
+        row, lines = abs(a.along_time or 0) * a.size, size * a.size / LINE_BYTES
         if stored and not a.store:
             stalled = max(stalled, _stalled(row, lines) * min(lines, _WAITING, _LEFT / lines))
         sets = sets_of(row)
@@ -118,7 +120,7 @@ def _stalled(row: int, lines: float) -> float:
     for rows in range(1, _BEHIND + 1):
         beyond = row * rows % PAGE_BYTES
         apart = min(beyond, PAGE_BYTES - beyond)
-        if apart < 64 * min(1.0, lines):
+        if apart < LINE_BYTES * min(1.0, lines):
             worst = max(worst, _STALLED / rows * (_ALIKE if apart == 0 else 1.0))
     return worst
 

@@ -23,6 +23,7 @@ from tvm_scan.schedules.cpu.cost.step import Access, Part, Step
 from tvm_scan.schedules.cpu.plans import PAGE_BYTES, CpuPlan
 from tvm_scan.schedules.cpu.reversed_rows import REVERSED_BYTES
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.tir import LINE_BYTES
 
 #: Instructions that ask for a line, and the share of what is read beyond the caches whose time is
 #: won if lines are asked for some pages ahead: sums of 2^24 numbers take a Zen 5 3.0 to 3.2 ms, and
@@ -224,7 +225,7 @@ def asked_ahead(
 def _asking_cycles(asks: bool, step: Step, chip: CpuChip) -> float:
     """Cycles of a step that asks for the lines of others."""
     read = [a for a in step.moving if not a.store and a.along_time in (1, -1)]
-    lines = sum(a.times * a.size / 64 for a in read)
+    lines = sum(a.times * a.size / LINE_BYTES for a in read)
     return lines * _ASKING / chip.issue if asks else 0.0
 
 
