@@ -1,8 +1,8 @@
 """Measuring this machine: small loops and copies, some seconds in all.
 
 What is measured are the clock, the chains of sums, products and maxima, how many chains are under
-way, what operations and shuffles of vectors take together, the call, the pool's wake and the rates
-of the caches and of memory, of one core and of all.
+way, what operations and shuffles of vectors take together, whole ones and halves, the call, the
+pool's wake and the rates of the caches and of memory, of one core and of all.
 What a count cannot separate (issue widths) stays as estimated.
 """
 

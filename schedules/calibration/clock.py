@@ -76,9 +76,9 @@ class Clock:
         cells = prod(int(e) for e in func.params[-1].ty.shape)
         return self.step(on_one_core(func, plan), dtype, cells)
 
-    def least(self, func: Any, dtype: str = "float32") -> float:
+    def least(self, func: Any, dtype: str = "float32", where: Target | None = None) -> float:
         """Seconds of a call, in arrays of their own each time, of which some lie badly together."""
-        runs = loop_calls(func, _SETS, dtype)
+        runs = loop_calls(func, _SETS, dtype, where)
         return min(least(run, self.seconds / _SETS) for run in runs)
 
 
@@ -87,9 +87,16 @@ def target() -> Target:
     return Target.from_device("cpu")
 
 
-def on_one_core(func: Any, plan: ScanPlan) -> Any:
+def narrower() -> Target:
+    """Return this machine without vectors of 64 bytes."""
+    attrs = target().attrs
+    names = {name: attrs[name] for name in ("mtriple", "mcpu") if name in attrs}
+    return Target({"kind": "llvm", **names, "mattr": ["-avx512f"]})
+
+
+def on_one_core(func: Any, plan: ScanPlan, where: Target | None = None) -> Any:
     """A loop by a plan, whose blocks of lanes one core takes one by one."""
-    planned = schedule_nests(func, target(), plan)
+    planned = schedule_nests(func, where or target(), plan)
 
     def serial(loop: tirx.For) -> tirx.For:
         shared = loop.kind == tirx.ForKind.PARALLEL
@@ -103,9 +110,11 @@ def loop_call(func: Any, dtype: str = "float32") -> Callable[[], Any]:
     return loop_calls(func, 1, dtype)[0]
 
 
-def loop_calls(func: Any, count: int, dtype: str = "float32") -> list[Callable[[], Any]]:
+def loop_calls(
+    func: Any, count: int, dtype: str = "float32", where: Target | None = None
+) -> list[Callable[[], Any]]:
     """Calls of one function, each with arrays of its own."""
-    run = tvm.compile(func, target=target())[str(func.attrs["global_symbol"])]
+    run = tvm.compile(func, target=where or target())[str(func.attrs["global_symbol"])]
     shapes = [[int(e) for e in p.ty.shape] for p in func.params]
     sets = [[tvm.runtime.tensor(np.ones(s, dtype)) for s in shapes] for _ in range(count)]
     return [partial(run, *arrays) for arrays in sets]

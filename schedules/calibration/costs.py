@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import log
+from math import inf, log
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
+
+from tvm.target import Target
 
 from tvm_scan.extraction import extract
 from tvm_scan.library import cumsum, linear_recurrence
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.calibration.clock import STEPS, Clock, on_one_core, target
+from tvm_scan.schedules.calibration.clock import STEPS, Clock, narrower, on_one_core, target
 from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.sequential import Sequential
@@ -31,6 +33,7 @@ BLOCKS = Lanes(lane_block=4)
 #: Vectors of time: of most shuffles for an operation, and of fewest.
 _RUNS_OF_TIME = Lanes(time_vector=64, time_runs=True)
 _VECTORS_OF_TIME = Lanes(time_vector=32)
+_HALF_VECTORS = Lanes(time_vector=8)
 #: As the loop is written.
 _LOOP = Sequential()
 #: Columns and steps in strips beyond the private cache; rows beyond all caches, in tiles.
@@ -47,22 +50,31 @@ _GATHERED = (128, 16)
 _HALF_A_LINE = Lanes(lane_block=LANES // 2, vectorize=True)
 _OF_A_LINE = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 #: Constants that cycles and bytes are divided by.
-_RATES = ("mixed_issue", "mixed_integers", "column_rate")
+_RATES = ("mixed_issue", "mixed_integers", "narrow", "column_rate")
 #: The least that any is, or one of what rates count takes: a product of integers is at least one
-#: operation, no processor does more than four in a cycle, none moves a terabyte in a second.
+#: operation, no processor does more than four in a cycle, none moves a terabyte in a second. With
+#: some the most: half a vector takes no longer than a whole one, nor less than half of its time.
 LEAST = 0.1
-_LEASTS = {
-    "integer_product": 1.0,
-    "mixed_issue": 0.25,
-    "mixed_integers": 0.25,
-    "column_rate": 1e-12,
-    "strips": 0.01,
+_LIMITS = {
+    "integer_product": (1.0, inf),
+    "mixed_issue": (0.25, inf),
+    "mixed_integers": (0.25, inf),
+    "narrow": (0.5, 1.0),
+    "column_rate": (1e-12, inf),
+    "strips": (0.01, inf),
 }
-#: A loop, its plan and the dtype of its arrays.
-_Run = tuple[Any, CpuPlan, str]
 
 
-def planned(known: CpuChip) -> dict[str, list[_Run]]:
+class Run(NamedTuple):
+    """A loop, its plan, the dtype of its arrays, and the target if that is no whole machine."""
+
+    func: Any
+    plan: CpuPlan
+    dtype: str = "float32"
+    where: Target | None = None
+
+
+def planned(known: CpuChip) -> dict[str, list[Run]]:
     """Runs for each constant whose share of a plan's time its cost says, in order."""
     gated, of_integers = (
         linear_recurrence(1, STEPS, dtype, gate="time") for dtype in ("float32", "int32")
@@ -70,41 +82,45 @@ def planned(known: CpuChip) -> dict[str, list[_Run]]:
     sums = cumsum(1, STEPS, "int64")
     # Beyond the caches, in rows that begin at lines.
     beyond = cumsum(_FAR, 2 * known.shared // (2 * 4 * _FAR) // 16 * 16)
-    gathers: list[_Run] = [(linear_recurrence(*_GATHERED), _LOOP, "float32")]
     columns = linear_recurrence(2 * known.shared // _COLUMN, _FEW_STEPS, layout="ld")
     rows = cumsum(_WIDE, 2 * known.shared // (2 * 4 * _WIDE), axis=0)
-    # Without AVX-512 nothing is gathered.
-    of_vectors = {"gathers": gathers} if with_features(known, target()).vector_bytes == 64 else {}
+    # Without AVX-512 nothing is gathered, and no vector is a half.
+    narrow, gathers = {}, {}
+    if with_features(known, target()).vector_bytes == 64:
+        halves = [Run(gated, plan, where=narrower()) for plan in (_RUNS_OF_TIME, _HALF_VECTORS)]
+        narrow = {"narrow": halves}
+        gathers = {"gathers": [Run(linear_recurrence(*_GATHERED), _LOOP)]}
     return {
-        "row": [(cumsum(CELLS // _SHORT, _SHORT), BLOCKS, "float32")],
-        "mixed_issue": [(gated, plan, "float32") for plan in (_RUNS_OF_TIME, _VECTORS_OF_TIME)],
+        "row": [Run(cumsum(CELLS // _SHORT, _SHORT), BLOCKS)],
+        "mixed_issue": [Run(gated, plan) for plan in (_RUNS_OF_TIME, _VECTORS_OF_TIME)],
+        **narrow,
         # Sums, since no product of integers is known yet.
-        "mixed_integers": [(sums, _VECTORS_OF_TIME, "int64")],
-        "integer_product": [(of_integers, _RUNS_OF_TIME, "int32")],
-        "jump": [(cumsum(*_STRIPS, axis=0), _OF_COLUMNS, "float32")],
-        "late": [(beyond, _FAR_TILES, "float32")],
-        "column_rate": [(columns, _LOOP, "float32")],
-        "strips": [(rows, plan, "float32") for plan in _FAR_STRIPS],
-        **of_vectors,
+        "mixed_integers": [Run(sums, _VECTORS_OF_TIME, "int64")],
+        "integer_product": [Run(of_integers, _RUNS_OF_TIME, "int32")],
+        "jump": [Run(cumsum(*_STRIPS, axis=0), _OF_COLUMNS)],
+        "late": [Run(beyond, _FAR_TILES)],
+        "column_rate": [Run(columns, _LOOP)],
+        "strips": [Run(rows, plan) for plan in _FAR_STRIPS],
+        **gathers,
     }
 
 
-def agreed(clock: Clock, known: CpuChip, name: str, runs: list[_Run]) -> float:
+def agreed(clock: Clock, known: CpuChip, name: str, runs: list[Run]) -> float:
     """The constant by which plans cost what they take, amid those of some runs."""
     rate = name in _RATES
 
-    def of(func: Any, plan: CpuPlan, dtype: str) -> float:
-        took = clock.least(on_one_core(func, plan), dtype)
-        recurrence = recurrence_of(func)
+    def of(run: Run) -> float:
+        loop = on_one_core(run.func, run.plan, run.where)
+        took, recurrence = clock.least(loop, run.dtype, run.where), recurrence_of(run.func)
 
         def cost(value: float) -> float:
-            return predicted(
-                plan, recurrence, with_constant(known, name, 1 / value if rate else value)
-            )
+            chip = with_constant(known, name, 1 / value if rate else value)
+            return predicted(run.plan, recurrence, chip, where=run.where)
 
         return met(cost, took)
 
-    value = max(_LEASTS.get(name, LEAST), fmean(of(*run) for run in runs))
+    least, most = _LIMITS.get(name, (LEAST, inf))
+    value = min(most, max(least, fmean(map(of, runs))))
     return 1 / value if rate else value
 
 
@@ -127,10 +143,17 @@ def contested(clock: Clock, known: CpuChip) -> float:
     return min(_OF_A_LINE, key=missed)
 
 
-def predicted(plan: CpuPlan, recurrence: Recurrence, chip: CpuChip, cores: int = 1) -> float:
+def predicted(
+    plan: CpuPlan,
+    recurrence: Recurrence,
+    chip: CpuChip,
+    cores: int = 1,
+    where: Target | None = None,
+) -> float:
     """Seconds that a plan costs on so many cores of these constants."""
-    machine = replace(Machine.of(target()), cores=cores, counting=0.0)
-    return plan.cost(recurrence, replace(machine, chip=with_features(chip, target()))).seconds
+    where = where or target()
+    machine = replace(Machine.of(where), cores=cores, counting=0.0)
+    return plan.cost(recurrence, replace(machine, chip=with_features(chip, where))).seconds
 
 
 def met(cost: Callable[[float], float], took: float) -> float:

@@ -27,11 +27,13 @@ class CpuChip:
     vector_issue, shuffle_issue : float
         Vector operations per cycle; those of them that exchange cells.
     mixed_issue, mixed_integers : float
-        Operations and exchanges together, of vectors of 64 bytes; of narrower ones twice as many.
-        The second of integers, for which a Zen 4 has four ports, where it sums floats on two.
+        Operations and exchanges together, of vectors of 64 bytes; of narrower ones `narrow` times
+        as many. The second of integers, for which a Zen 4 has four ports, where it sums floats on
+        two.
     narrow : float
-        How many vectors of 32 bytes are worked on in the time of one of 64, which many processors
-        work on in halves; a vector that moves by some cells is put together of two shuffles.
+        How many vectors of 32 bytes are worked on in the time of one of 64: two where that is
+        worked on in halves, and put together of two shuffles where it moves by some cells; a
+        Cascade Lake has hardly more ports for them, 1.2 to 1.5.
     integer_product : float
         Operations of a product of integers in a vector: halves of it, on one port of Intel's.
     integer_extremum : float

@@ -19,9 +19,12 @@ __all__ = ["CHIP", "chosen_on", "machine_of", "seconds_on", "work_of"]
 CHIP = replace(CpuChip(), vector_bytes=32, nearest=32 << 10, private=512 << 10)
 
 
-def machine_of(kind, cores=2):
-    """A target, and its machine by the constants that are shipped, whatever this one is."""
-    target = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": kind})
+def machine_of(kind, cores=2, instructions=None):
+    """A target, and its machine by the constants that are shipped, whatever this one is.
+
+    With `instructions` the target has those of another kind.
+    """
+    target = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": instructions or kind})
     chip = with_features(cpu_constants._shipped(kind), target)
     return target, replace(Machine.of(target), cores=cores, chip=chip, counting=0.0)
 
@@ -32,13 +35,13 @@ def work_of(family, sizes, plan, chip=CHIP, **options):
     return ScanPlan.parse(plan).work(step, chip)
 
 
-def seconds_on(kind, cores, family, sizes, plan, **options):
+def seconds_on(kind, cores, family, sizes, plan, instructions=None, **options):
     """Prediction of a plan on some cores of a kind of processor."""
     found = extract(Case(family, sizes, options).func)
-    return ScanPlan.parse(plan).cost(found, machine_of(kind, cores)[1]).seconds
+    return ScanPlan.parse(plan).cost(found, machine_of(kind, cores, instructions)[1]).seconds
 
 
-def chosen_on(kind, family, sizes, **options):
+def chosen_on(kind, family, sizes, instructions=None, **options):
     """The default plan on two cores of a kind of processor."""
-    target, machine = machine_of(kind)
+    target, machine = machine_of(kind, instructions=instructions)
     return decide(target, extract(Case(family, sizes, options).func), machine).chosen.plan

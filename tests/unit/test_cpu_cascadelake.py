@@ -75,6 +75,26 @@ def test_strips_that_mostly_lie_in_the_last_cache_are_not_late(sizes, columns):
     assert plan.vectorize and plan.lane_block >= 16
 
 
+@pytest.mark.parametrize(
+    ("instructions", "family", "plan", "measured"),
+    [
+        ("haswell", "cumsum", "cpu/lanes(time_vector=64, time_runs=True)", 1.16),
+        ("haswell", "cumsum", "cpu/lanes(time_vector=16, time_runs=True)", 1.54),
+        ("haswell", "linear_recurrence", "cpu/lanes(time_vector=64, time_runs=True)", 1.72),
+        ("haswell", "linear_recurrence", "cpu/lanes(time_vector=8)", 1.85),
+        ("x86-64", "linear_recurrence", "cpu/lanes(time_vector=64, time_runs=True)", 2.8),
+        ("x86-64", "linear_recurrence", "cpu/lanes(time_vector=32)", 3.04),
+    ],
+)
+def test_vectors_of_half_a_line_are_no_two_for_one(instructions, family, plan, measured):
+    """The ports that sum and shuffle whole lines do no more of their halves.
+
+    2048 steps on one core, in AVX2 and in SSE2.
+    """
+    cost = cpu_work.seconds_on("cascadelake", 1, family, (1, 2048), plan, instructions)
+    assert 1e6 * cost == pytest.approx(measured, rel=0.2)
+
+
 @pytest.mark.parametrize(("held", "found"), [(3 << 20, 4 << 20), (13 << 20, 15 << 20)])
 def test_a_calibration_finds_what_others_leave_of_the_last_cache(monkeypatch, held, found):
     """The bytes from which on a copy takes longer than amid the cache and memory."""
