@@ -39,8 +39,8 @@ _LOOP = Sequential()
 #: Columns and steps in strips beyond the private cache; rows beyond all caches, in tiles.
 _STRIPS, _OF_COLUMNS = (1040, 512), Lanes(lane_block=32, vectorize=True)
 _FAR, _FAR_TILES = 96, Lanes(lane_block=16, vectorize=True, transpose=True, prefetch=1)
-#: Strips of rows of memory beyond the caches, and cells of a row.
-_FAR_STRIPS = [Lanes(lane_block=n, vectorize=True) for n in (64, 512)]
+#: Strips of rows of memory beyond the caches that no prefetcher follows, and cells of a row.
+_FAR_STRIPS = [Lanes(lane_block=n, vectorize=True) for n in (64, 128)]
 _WIDE = 1024
 #: Steps of columns of which no prefetcher follows each, and bytes of a column.
 _FEW_STEPS, _COLUMN = 20, 3 * 4 * 20

@@ -75,6 +75,27 @@ def test_strips_that_mostly_lie_in_the_last_cache_are_not_late(sizes, columns):
     assert plan.vectorize and plan.lane_block >= 16
 
 
+@pytest.mark.parametrize(("width", "measured"), [(64, 1450), (128, 1330), (1024, 830), (2048, 770)])
+def test_long_strips_are_followed(width, measured):
+    """Their first lines come one by one: after some a prefetcher has seen where they go."""
+    plan, columns = f"cpu/lanes(lane_block={width}, vectorize=True)", {"layout": "ld"}
+    predicted = microseconds("linear_recurrence", (40000, 40), plan, **columns)
+    assert predicted == pytest.approx(measured, rel=0.4)
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "columns"),
+    [
+        ("cumsum", (4096, 4096), {"axis": 0}),  # 9.4 ms, in strips of 128 columns 13.2, a copy 7.7
+        ("linear_recurrence", (64433, 17), {"layout": "bld", "batch": 2}),  # 1.4 ms, and 3.8
+        ("cumsum", (107154, 58), {"axis": 0, "dtype": "float64"}),  # 7.3 ms, and 11.0
+    ],
+)
+def test_strips_beyond_the_caches_are_long(family, sizes, columns):
+    plan = chosen(family, sizes, **columns)
+    assert plan.vectorize and plan.lane_block >= 512
+
+
 @pytest.mark.parametrize(
     ("instructions", "family", "plan", "measured"),
     [

@@ -75,7 +75,7 @@ def ways_of(chip: CpuChip) -> int:
     return chip.nearest // PAGE_BYTES
 
 
-def _lines(a: Access, size: int) -> float:
+def lines_of(a: Access, size: int) -> float:
     """Lines of a strip of ``size`` lanes, at least one."""
     return max(1.0, size * a.size / LINE_BYTES)
 
@@ -88,11 +88,11 @@ def jump_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) -> 
     """
     if step.touched <= chip.nearest or size >= step.lanes:
         return 0.0
-    strips = [_lines(a, size) for a in step.moving if a.along_lane == 1]
+    strips = [lines_of(a, size) for a in step.moving if a.along_lane == 1]
     cycles = _DOUBLED * sum(n * max(0.0, log2(n / _FIRST)) for n in strips)
     cycles += clash_cycles(step, chip, size, past=past)
     beyond = step.touched > chip.private
-    lines = [_lines(a, size) for a in jumping(step) if a.store]
+    lines = [lines_of(a, size) for a in jumping(step) if a.store]
     cycles += chip.jump * (1.0 if beyond else _NEAR) * sum(min(_FIRST, n) for n in lines)
     if beyond and not past:
         cycles += sum(_LONG * max(0.0, n - _SHORT) for n in lines)
