@@ -34,6 +34,8 @@ BLOCKS = Lanes(lane_block=4)
 _RUNS_OF_TIME = Lanes(time_vector=64, time_runs=True)
 _VECTORS_OF_TIME = Lanes(time_vector=32)
 _HALF_VECTORS = Lanes(time_vector=8)
+#: Of cells that lie apart.
+_APART = [Lanes(time_vector=16), Lanes(time_vector=64, time_runs=True)]
 #: As the loop is written.
 _LOOP = Sequential()
 #: Columns and steps in strips beyond the private cache; rows beyond all caches, in tiles.
@@ -94,6 +96,7 @@ def planned(known: CpuChip) -> dict[str, list[Run]]:
         "row": [Run(cumsum(CELLS // _SHORT, _SHORT), BLOCKS)],
         "mixed_issue": [Run(gated, plan) for plan in (_RUNS_OF_TIME, _VECTORS_OF_TIME)],
         **narrow,
+        "strided": [Run(linear_recurrence(2, STEPS, layout="ld"), plan) for plan in _APART],
         # Sums, since no product of integers is known yet.
         "mixed_integers": [Run(sums, _VECTORS_OF_TIME, "int64")],
         "integer_product": [Run(of_integers, _RUNS_OF_TIME, "int32")],

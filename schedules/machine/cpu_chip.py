@@ -46,6 +46,8 @@ class CpuChip:
         How many times as long as their instructions say cells take that LLVM gathers from rows and
         scatters to them. Microcode that keeps what is in the caches from others makes a Cascade
         Lake take 2.7 times as long.
+    strided : float
+        The same of cells that a vector of time reads and writes where they lie apart.
     stored : float
         Cycles of a store, however few its bytes: there is one in a cycle, of a Zen 5 two.
     tile : float
@@ -130,6 +132,7 @@ class CpuChip:
     apart: float = 0.65
     taken: float = 0.65
     gathers: float = 1.0
+    strided: float = 1.0
     stored: float = 0.65
     tile: float = 1.0
     jump: float = 16.0

@@ -84,6 +84,21 @@ def test_long_strips_are_followed(width, measured):
 
 
 @pytest.mark.parametrize(
+    ("family", "sizes", "columns", "width", "measured"),
+    [
+        ("linear_recurrence", (3, 4801), {"layout": "ld"}, 32, 24.3),  # in pairs of lanes 14.3
+        ("linear_recurrence", (2, 50689), {"layout": "ld"}, 16, 109),  # 77
+        ("cumsum", (2, 4096), {"axis": 0, "dtype": "float64"}, 16, 9.3),  # 6.6, the loop 8.1
+    ],
+)
+def test_few_columns_are_not_read_in_vectors_of_time(family, sizes, columns, width, measured):
+    """Their cells lie apart, which takes longer here than the instructions say."""
+    predicted = microseconds(family, sizes, f"cpu/lanes(time_vector={width})", **columns)
+    assert predicted == pytest.approx(measured, rel=0.25)
+    assert not chosen(family, sizes, **columns).time_vector
+
+
+@pytest.mark.parametrize(
     ("family", "sizes", "columns"),
     [
         ("cumsum", (4096, 4096), {"axis": 0}),  # 9.4 ms, in strips of 128 columns 13.2, a copy 7.7

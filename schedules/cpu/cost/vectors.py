@@ -138,7 +138,7 @@ def _moved(a: Access, width: int, chip: CpuChip) -> float:
         return vectors_of(width, a.size, chip) * (1.0 if a.store else 0.5)
     if a.along_time == -1:
         return _BACKWARDS * width
-    return (_STORED_APART if a.store else GATHERED) / chip.issue * width
+    return chip.strided * (_STORED_APART if a.store else GATHERED) / chip.issue * width
 
 
 def _reversed(a: Access, width: int, chip: CpuChip) -> float:
