@@ -87,15 +87,15 @@ def planned(known: CpuChip) -> dict[str, list[Run]]:
     columns = linear_recurrence(2 * known.shared // _COLUMN, _FEW_STEPS, layout="ld")
     rows = cumsum(_WIDE, 2 * known.shared // (2 * 4 * _WIDE), axis=0)
     # Without AVX-512 nothing is gathered, and no vector is a half.
-    narrow, gathers = {}, {}
+    of_whole_lines = {}
     if with_features(known, target()).vector_bytes == 64:
         halves = [Run(gated, plan, where=narrower()) for plan in (_RUNS_OF_TIME, _HALF_VECTORS)]
-        narrow = {"narrow": halves}
-        gathers = {"gathers": [Run(linear_recurrence(*_GATHERED), _LOOP)]}
+        gathers = [Run(linear_recurrence(*_GATHERED), _LOOP)]
+        of_whole_lines = {"narrow": halves, "gathers": gathers}
     return {
         "row": [Run(cumsum(CELLS // _SHORT, _SHORT), BLOCKS)],
         "mixed_issue": [Run(gated, plan) for plan in (_RUNS_OF_TIME, _VECTORS_OF_TIME)],
-        **narrow,
+        **of_whole_lines,
         "strided": [Run(linear_recurrence(2, STEPS, layout="ld"), plan) for plan in _APART],
         # Sums, since no product of integers is known yet.
         "mixed_integers": [Run(sums, _VECTORS_OF_TIME, "int64")],
@@ -104,7 +104,6 @@ def planned(known: CpuChip) -> dict[str, list[Run]]:
         "late": [Run(beyond, _FAR_TILES)],
         "column_rate": [Run(columns, _LOOP)],
         "strips": [Run(rows, plan) for plan in _FAR_STRIPS],
-        **gathers,
     }
 
 

@@ -101,9 +101,9 @@ class CpuChip:
         28 GB/s in tiles of 16 rows, 50 in vectors of time; one of a Zen 5 as much in both.
     strips : float
         The share of lines beyond the caches that come one by one in strips of a few lines, of
-        longer ones so many lines as of these, until a prefetcher follows:
-        rows of 1024 cells as a whole take a Zen 5 2.4 ms (8 x 2048 steps), strips of 64 3.4. A
-        Cascade Lake takes 12 ms and strips of 64, 128, 512 cells 20, 31, 16.
+        longer ones so many lines as of these, until a prefetcher follows: rows of 1024 cells as a
+        whole take a Zen 5 2.4 ms (8 x 2048 steps), strips of 64 3.4. A Cascade Lake takes 12 ms and
+        strips of 64, 128, 512 cells 20, 31, 16.
     region : float
         Bytes that the rows of a vector may cover for a prefetcher to take none for another's.
     past : float

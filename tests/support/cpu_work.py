@@ -41,7 +41,7 @@ def seconds_on(kind, cores, family, sizes, plan, instructions=None, **options):
     return ScanPlan.parse(plan).cost(found, machine_of(kind, cores, instructions)[1]).seconds
 
 
-def chosen_on(kind, family, sizes, instructions=None, **options):
+def chosen_on(kind, family, sizes, **options):
     """The default plan on two cores of a kind of processor."""
-    target, machine = machine_of(kind, instructions=instructions)
+    target, machine = machine_of(kind)
     return decide(target, extract(Case(family, sizes, options).func), machine).chosen.plan

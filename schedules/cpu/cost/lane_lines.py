@@ -29,10 +29,10 @@ _BEGINNING, _COVERED = 768, 2048.0
 _BEGUN = 0.5
 #: How much less of the lines of strips comes one by one if they are asked for some steps ahead.
 _ASKED = 0.4
-#: Lines of a strip after which a prefetcher has seen where it goes: linear recurrences of 40000
+#: Lines of a strip until a prefetcher has seen where it goes: linear recurrences of 40000
 #: columns of 40 steps take two cores of a Cascade Lake in strips of 4, 8, 16, 32 and 64 lines 1.45,
 #: 1.33, 0.92, 0.73 and 0.83 ms, sums of 4096 columns of 4096 steps 14.8, 14.9, 15.7, 12.1 and 9.6.
-_FOLLOWED = 16.0
+_UNSEEN = 16.0
 #: Bytes of a strip of which other shares come one by one as it is written through the caches, where
 #: rows are so long and where they are longer: these lie in pages of DRAM of their own. Sums of 640
 #: columns of 32000 steps take a Zen 4 in strips of 64, 128 and 256 lanes 9.8, 11.6 and 10.4 ms so,
@@ -129,7 +129,7 @@ def beyond_caches(
     if plan.vectorize and width < step.lanes and jumping(step):
         begun += _written_in_strips(step, chip, width, memory["past"])
         late = max(0.0, chip.strips - _ASKED) if plan.prefetch else chip.strips
-        late *= _first_lines(step, width)
+        late *= _unseen(step, width)
         begun += late * begins * (moved + memory["past"])
         if plan.prefetch:
             moved -= SOONER * step.loads
@@ -138,9 +138,9 @@ def beyond_caches(
     return {"moved": moved * (1.0 - lost - jumps), "scattered": scattered}
 
 
-def _first_lines(step: Step, width: int) -> float:
-    """The share of the lines of strips until which a prefetcher follows them."""
-    return fmean(min(1.0, _FOLLOWED / lines_of(a, width)) for a in jumping(step))
+def _unseen(step: Step, width: int) -> float:
+    """The share of the lines of strips that come before a prefetcher follows them."""
+    return fmean(min(1.0, _UNSEEN / lines_of(a, width)) for a in jumping(step))
 
 
 def _written_in_strips(step: Step, chip: CpuChip, width: int, past: float) -> float:
