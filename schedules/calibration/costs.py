@@ -54,8 +54,9 @@ _OF_A_LINE = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 #: Constants that cycles and bytes are divided by.
 _RATES = ("mixed_issue", "mixed_integers", "narrow", "column_rate")
 #: The least that any is, or one of what rates count takes: a product of integers is at least one
-#: operation, no processor does more than four in a cycle, none moves a terabyte in a second. With
-#: some the most: half a vector takes no longer than a whole one, nor less than half of its time.
+#: operation, no processor does more than four in a cycle, none moves a terabyte in a second, no line
+#: comes sooner since it is asked for late. With some the most: half a vector takes no longer than a
+#: whole one, nor less than half of its time.
 LEAST = 0.1
 _LIMITS = {
     "integer_product": (1.0, inf),
@@ -63,6 +64,7 @@ _LIMITS = {
     "mixed_integers": (0.25, inf),
     "narrow": (0.5, 1.0),
     "column_rate": (1e-12, inf),
+    "asked": (1.0, inf),
     "strips": (0.01, inf),
 }
 
@@ -84,6 +86,7 @@ def planned(known: CpuChip) -> dict[str, list[Run]]:
     sums = cumsum(1, STEPS, "int64")
     # Beyond the caches, in rows that begin at lines.
     beyond = cumsum(_FAR, 2 * known.shared // (2 * 4 * _FAR) // 16 * 16)
+    many = linear_recurrence(_FAR, 2 * known.shared // (3 * 4 * _FAR) // 16 * 16)
     columns = linear_recurrence(2 * known.shared // _COLUMN, _FEW_STEPS, layout="ld")
     rows = cumsum(_WIDE, 2 * known.shared // (2 * 4 * _WIDE), axis=0)
     # Without AVX-512 nothing is gathered, and no vector is a half.
@@ -102,6 +105,7 @@ def planned(known: CpuChip) -> dict[str, list[Run]]:
         "integer_product": [Run(of_integers, _RUNS_OF_TIME, "int32")],
         "jump": [Run(cumsum(*_STRIPS, axis=0), _OF_COLUMNS)],
         "late": [Run(beyond, _FAR_TILES)],
+        "asked": [Run(many, _FAR_TILES)],
         "column_rate": [Run(columns, _LOOP)],
         "strips": [Run(rows, plan) for plan in _FAR_STRIPS],
     }

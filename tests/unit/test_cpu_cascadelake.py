@@ -157,3 +157,69 @@ def test_a_calibration_finds_what_others_leave_of_the_last_cache(monkeypatch, he
 def test_a_constant_is_found_on_the_line_of_a_cost_where_it_lies(cost, took, constant):
     """A product of integers took 8 or 35 operations, by two points of another line."""
     assert costs.met(cost, took) == pytest.approx(constant)
+
+
+TILES = "cpu/lanes(lane_block=16, vectorize=True, transpose=True, prefetch=1)"
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "measured"),
+    [
+        ("linear_recurrence", (1788, 1784), 3400),  # by vectors of time 1850
+        ("linear_recurrence", (512, 8192), 5400),  # 2500
+        ("linear_recurrence", (96, 51000), 5800),  # 3200
+        ("resets", (1341, 1784), 3400),  # 1850 to 2500
+    ],
+)
+def test_rows_in_more_pages_than_a_prefetcher_follows_are_not_taken_in_tiles(
+    family, sizes, measured
+):
+    """Of three arrays sixteen rows lie in 48 pages, of four in 64; it follows 32."""
+    assert microseconds(family, sizes, TILES) == pytest.approx(measured, rel=0.25)
+    assert chosen(family, sizes).time_vector
+
+
+def test_as_many_rows_in_fewer_pages_are_followed():
+    """Of 3.2 million cells: rows of 750 take a core 4.3 ms, of 800 7.9; resets of 512 as before."""
+    short, long = (
+        microseconds("linear_recurrence", (3_200_000 // steps, steps), TILES) for steps in (750, 800)
+    )
+    assert long > 1.6 * short
+    assert microseconds("resets", (4096, 512), TILES) < 0.6 * microseconds(
+        "resets", (2048, 1024), TILES
+    )
+
+
+def test_lines_of_rows_that_no_prefetcher_follows_are_no_quicker_than_others():
+    """By 4 and by 8 lanes: 2.8 and 3.6 ms (2451 x 1593), 3.1 and 3.5 (512 x 8192)."""
+    for sizes in ((2451, 1593), (512, 8192)):
+        few, many = (
+            microseconds("linear_recurrence", sizes, f"cpu/lanes(lane_block={lanes})")
+            for lanes in (4, 8)
+        )
+        assert many > 1.1 * few
+
+
+@pytest.mark.parametrize(
+    ("sizes", "plan", "measured"),
+    [
+        ((64, 747), LOOP, 190),
+        ((64, 747), "cpu/lanes()", 64),
+        ((13, 968), "cpu/lanes()", 18.4),
+        ((13, 968), "cpu/lanes(lane_block=2)", 12.6),
+    ],
+)
+def test_scalar_resets_wait_for_a_product_and_a_sum(sizes, plan, measured):
+    """LLVM jumps over the product, so that no instruction takes both."""
+    assert microseconds("resets", sizes, plan) == pytest.approx(measured, rel=0.3)
+
+
+@pytest.mark.parametrize("lanes", [16, 36, 256])
+def test_llvm_gathers_longer_rows_whose_carry_is_in_an_array(lanes):
+    """36 rows of 39 steps and their last values: the loop takes 8.5 us (32 rows in tiles 1.8)."""
+    last = {"final_state": True}
+    gathered, plain = (
+        microseconds("linear_recurrence", (lanes, steps), LOOP, **last) / steps for steps in (42, 43)
+    )
+    assert gathered > 2.5 * plain
+    assert not chosen("linear_recurrence", (lanes, 39), dtype="float64", **last).keeps_loop

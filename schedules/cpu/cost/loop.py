@@ -27,8 +27,10 @@ from tvm_scan.schedules.cpu.cost.step import Step
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
-#: Steps of rows of which LLVM gathers every cell with AVX-512.
-_GATHERING = 29
+#: Steps of rows of which LLVM gathers every cell with AVX-512: of rows that it writes out before it
+#: looks at the loop around them, for which it counts 300 instructions. The steps of a loop that
+#: reads what it wrote are looked at first, and are longer then.
+_GATHERING, _COUNTED = 29, 297
 #: The share of a store's way to a load after which the next steps of few lanes begin, whose carries
 #: stay in registers for some steps: LLVM writes out as many as divide all but the first one, up to
 #: so many, and so many where none do. Sums of three columns take a Zen 4 7.6 cycles a step of 4095
@@ -62,13 +64,12 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
         chain = chain / max(1, cells)
     if (
         chip.vector_bytes == 64
-        and step.length <= _GATHERING
+        and step.length <= _gathered_steps(step)
         and step.rows >= 16
         and not step.body.calls
-        and may_reorder(step)
     ):
         # LLVM takes rows as cells of vectors, whatever lies between them.
-        apart = sum(SCATTERED if a.store else GATHERED for a in step.moving)
+        apart = sum(SCATTERED if a.store else GATHERED for a in step.moving if a.along_time != 0)
         apart *= chip.gathers / chip.issue
         return CpuWork(total * max(issued, apart), 1.0, 0.0, **memory)
     # The rows after this one begin while it waits, as far as the processor looks ahead.
@@ -80,6 +81,17 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
 def _innermost_vectors(step: Step) -> bool:
     wide = all(a.along_lane in (0, 1) for a in step.accesses)
     return wide and step.lanes > 1 and not step.body.calls
+
+
+def _gathered_steps(step: Step) -> float:
+    """Steps of the longest rows that LLVM writes out, and takes as cells of vectors."""
+    if step.history:
+        return _GATHERING if may_reorder(step) else 0
+    if step.overlaps:
+        return 0
+    # A float maximum is a comparison and a choice; three instructions count and go round.
+    moving = sum(a.times for a in step.moving if a.along_time != 0)
+    return _COUNTED // (step.body.operations + step.chain.extremes + moving + 3)
 
 
 def _steps_together(length: int) -> int:
