@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 
 from tvm_scan.schedules.machine.cost import Cost
+from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.machine import Machine
 
 #: Share of the smaller of two bounds that is not hidden behind the larger, and the same of what the
@@ -129,12 +130,11 @@ def cpu_cost(work: CpuWork, machine: Machine) -> CpuCost:
     rounds = ceil(work.tasks / used) * used / work.tasks if work.tasks < 16 * used else 1.0
     cycles = work.cycles + (work.contested if used > 1 else 0.0)
     busy = cycles * chip.cycle * rounds / used
-    rate = chip.rate(work.footprint, used)
-    memory = (
-        work.moved / rate
-        + work.scattered / (chip.scattered_rate * used)
-        + work.past * chip.past / chip.rate(float("inf"), used)
-    )
+    memory = _memory_seconds(work, chip, used)
+    left = work.tasks % used
+    if rounds > 1.0 and left:
+        # While the last tasks run, fewer cores bring lines.
+        memory += left / work.tasks * (_memory_seconds(work, chip, max(1.0, left)) - memory)
     if work.footprint <= chip.private:
         # Who made the arrays, or used them last, has them in a cache of its own.
         memory += _ELSEWHERE * work.footprint * (1 - 1 / used) / chip.private_rate
@@ -162,4 +162,13 @@ def cpu_cost(work: CpuWork, machine: Machine) -> CpuCost:
         alone=alone,
         pool=pool,
         unsure=_UNSURE_WAKES * wake if work.joins else 0.0,
+    )
+
+
+def _memory_seconds(work: CpuWork, chip: CpuChip, used: float) -> float:
+    """Seconds in which so many cores bring and take away all bytes."""
+    return (
+        work.moved / chip.rate(work.footprint, used)
+        + work.scattered / (chip.scattered_rate * used)
+        + work.past * chip.past / chip.rate(inf, used)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import ceil
+from math import ceil, sqrt
 from statistics import fmean
 
 from tvm_scan.schedules.cpu.cost.parts import FILLED
@@ -122,10 +122,13 @@ def beyond_caches(
         # products of 3163 rows of 3 KB take 0.15 ms, as 19 MB of a cache do.
         far = min(1.0, max(0.0, 4.0 * memory["footprint"] / chip.shared - 2.0))
         far *= _pages(step, width) / max(1, width * len(rows_apart(step)))
-        slower = far * chip.late
+        slower = far * chip.late / chip.memory_rate
         if _page_count(step, width) > _PAGES_FOLLOWED:
-            slower += chip.outside(memory["footprint"], FILLED) * (chip.asked - 1.0)
-        again += slower * (moved - unfollowed) * chip.scattered_rate / chip.memory_rate
+            # From the last cache they come sooner.
+            outside = chip.outside(memory["footprint"], FILLED)
+            slower += outside * (chip.asked - 1.0) / chip.memory_rate
+            slower += (1.0 - outside) * (sqrt(chip.asked) - 1.0) / chip.shared_rate
+        again += slower * (moved - unfollowed) * chip.scattered_rate
         lost = unfollowed * _slower(chip)
         return {"moved": moved - unfollowed, "scattered": lost + begun + again}
     if not beyond:
