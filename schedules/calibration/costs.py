@@ -54,8 +54,8 @@ _OF_A_LINE = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
 #: Constants that cycles and bytes are divided by.
 _RATES = ("mixed_issue", "mixed_integers", "narrow", "column_rate")
 #: The least that any is, or one of what rates count takes: a product of integers is at least one
-#: operation, no processor does more than four in a cycle, none moves a terabyte in a second, no line
-#: comes sooner since it is asked for late. With some the most: half a vector takes no longer than a
+#: operation, no processor does more than four in a cycle, none moves a terabyte in a second, no
+#: line comes sooner since it is asked for. With some the most: half a vector takes no longer than a
 #: whole one, nor less than half of its time.
 LEAST = 0.1
 _LIMITS = {
