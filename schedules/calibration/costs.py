@@ -84,9 +84,11 @@ def planned(known: CpuChip) -> dict[str, list[Run]]:
         linear_recurrence(1, STEPS, dtype, gate="time") for dtype in ("float32", "int32")
     )
     sums = cumsum(1, STEPS, "int64")
-    # Beyond the caches, in rows that begin at lines.
-    beyond = cumsum(_FAR, 2 * known.shared // (2 * 4 * _FAR) // 16 * 16)
-    many = linear_recurrence(_FAR, 2 * known.shared // (3 * 4 * _FAR) // 16 * 16)
+    # Beyond the caches, in rows that begin at lines, of two arrays and of three.
+    beyond, many = (
+        family(_FAR, 2 * known.shared // (arrays * 4 * _FAR) // 16 * 16)
+        for family, arrays in ((cumsum, 2), (linear_recurrence, 3))
+    )
     columns = linear_recurrence(2 * known.shared // _COLUMN, _FEW_STEPS, layout="ld")
     rows = cumsum(_WIDE, 2 * known.shared // (2 * 4 * _WIDE), axis=0)
     # Without AVX-512 nothing is gathered, and no vector is a half.

@@ -131,9 +131,9 @@ def cpu_cost(work: CpuWork, machine: Machine) -> CpuCost:
     cycles = work.cycles + (work.contested if used > 1 else 0.0)
     busy = cycles * chip.cycle * rounds / used
     memory = _memory_seconds(work, chip, used)
-    left = work.tasks % used
-    if rounds > 1.0 and left:
+    if rounds > 1.0:
         # While the last tasks run, fewer cores bring lines.
+        left = work.tasks % used
         memory += left / work.tasks * (_memory_seconds(work, chip, max(1.0, left)) - memory)
     if work.footprint <= chip.private:
         # Who made the arrays, or used them last, has them in a cache of its own.

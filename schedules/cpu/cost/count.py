@@ -320,10 +320,10 @@ def chain_of(node: Any, starts: Any, *, scalar: bool = False) -> Path:
 
     def added(e: Any) -> Path | None:
         """A sum: one product is a part of it, a second one is not."""
-        products = [isinstance(side, tirx.Mul) for side in (e.a, e.b)]
         ways = []
-        for side, is_product, other_is in ((e.a, *products), (e.b, *reversed(products))):
+        for side, other in ((e.a, e.b), (e.b, e.a)):
             way = path(side)
+            is_product, other_is = isinstance(side, tirx.Mul), isinstance(other, tirx.Mul)
             if way is not None:
                 alone = way.plus(sums=1) if is_product == other_is else way.plus(products=1)
                 ways.append(way if is_product and not other_is else alone)

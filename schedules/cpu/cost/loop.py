@@ -23,14 +23,14 @@ from tvm_scan.schedules.cpu.cost.parts import (
     vector_cycles,
     with_more,
 )
-from tvm_scan.schedules.cpu.cost.step import Step
+from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
-#: Steps of rows of which LLVM gathers every cell with AVX-512: of rows that it writes out before it
-#: looks at the loop around them, for which it counts 300 instructions. The steps of a loop that
-#: reads what it wrote are looked at first, and are longer then.
-_GATHERING, _COUNTED = 29, 297
+#: Steps of rows of which LLVM gathers every cell with AVX-512, where a step reads what another one
+#: wrote, and instructions of all steps where none does: it writes out as many before it looks at
+#: the loop around them.
+_GATHERING, _WRITTEN_FIRST = 29, 297
 #: The share of a store's way to a load after which the next steps of few lanes begin, whose carries
 #: stay in registers for some steps: LLVM writes out as many as divide all but the first one, up to
 #: so many, and so many where none do. Sums of three columns take a Zen 4 7.6 cycles a step of 4095
@@ -69,7 +69,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
         and not step.body.calls
     ):
         # LLVM takes rows as cells of vectors, whatever lies between them.
-        apart = sum(SCATTERED if a.store else GATHERED for a in step.moving if a.along_time != 0)
+        apart = sum(SCATTERED if a.store else GATHERED for a in _along_time(step))
         apart *= chip.gathers / chip.issue
         return CpuWork(total * max(issued, apart), 1.0, 0.0, **memory)
     # The rows after this one begin while it waits, as far as the processor looks ahead.
@@ -83,6 +83,11 @@ def _innermost_vectors(step: Step) -> bool:
     return wide and step.lanes > 1 and not step.body.calls
 
 
+def _along_time(step: Step) -> list[Access]:
+    """Accesses that go on with time; others are those of a carry, which a row has in a register."""
+    return [a for a in step.moving if a.along_time != 0]
+
+
 def _gathered_steps(step: Step) -> float:
     """Steps of the longest rows that LLVM writes out, and takes as cells of vectors."""
     if step.history:
@@ -90,8 +95,8 @@ def _gathered_steps(step: Step) -> float:
     if step.overlaps:
         return 0
     # A float maximum is a comparison and a choice; three instructions count and go round.
-    moving = sum(a.times for a in step.moving if a.along_time != 0)
-    return _COUNTED // (step.body.operations + step.chain.extremes + moving + 3)
+    moving = sum(a.times for a in _along_time(step))
+    return _WRITTEN_FIRST // (step.body.operations + step.chain.extremes + moving + 3)
 
 
 def _steps_together(length: int) -> int:
