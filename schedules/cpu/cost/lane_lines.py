@@ -53,7 +53,7 @@ _OF_TILES = 0.5
 #: tiles of 16 rows of two arrays lose nothing on a Zen 5, vectors of 8 rows of three a third.
 _WHOLE_LINES = 2
 #: Pages of the rows of a tile that a prefetcher follows one by one; of more it follows none, since
-#: each takes another's place: of three arrays a core of a Cascade Lake takes 3.2 million cells in
+#: each drives out another: of three arrays a core of a Cascade Lake takes 3.2 million cells in
 #: rows of 700, 750, 800 and 1500 in 4.4, 4.3, 7.9 and 8.2 ms.
 _PAGES_FOLLOWED = 36
 #: Lines of a set that are held for each of its ways in the nearest cache, and the share of those
