@@ -51,6 +51,8 @@ _GATHERED = (128, 16)
 #: Columns of which two cores write to every line, and cycles of a step that it may take.
 _HALF_A_LINE = Lanes(lane_block=LANES // 2, vectorize=True)
 _OF_A_LINE = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
+#: A strip for each core, side by side, and their steps.
+_STRIP, _SIDE_BY_SIDE = Lanes(lane_block=32, vectorize=True), 512
 #: Constants that cycles and bytes are divided by.
 _RATES = ("mixed_issue", "mixed_integers", "narrow", "column_rate")
 #: The least that any is, or one of what rates count takes: a product of integers is at least one
@@ -149,6 +151,21 @@ def contested(clock: Clock, known: CpuChip) -> float:
         return abs(log(predicted(_HALF_A_LINE, recurrence, chip, cores) / took))
 
     return min(_OF_A_LINE, key=missed)
+
+
+def beside(clock: Clock, known: CpuChip) -> float:
+    """Measure a line of a strip beside which another core stores."""
+    cores = host_cores()
+    if cores == 1:
+        return known.beside
+    func = cumsum(_STRIP.lane_block * cores, _SIDE_BY_SIDE, axis=0)
+    took = clock.least(schedule_nests(func, target(), _STRIP))
+    recurrence = recurrence_of(func)
+
+    def cost(value: float) -> float:
+        return predicted(_STRIP, recurrence, with_constant(known, "beside", value), cores)
+
+    return max(0.0, met(cost, took))
 
 
 def predicted(

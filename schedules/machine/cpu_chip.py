@@ -62,6 +62,10 @@ class CpuChip:
         the last cache: moving averages of 8 columns of 524288 steps take a Cascade Lake no longer
         than if they did not, of 5, 9 and 12 columns a Zen 5, where one core takes 8, 13 and 25
         cycles, from as long to 30, 95 and 180.
+    beside : float
+        Cycles of a line of a strip of lanes, of arrays that the private caches hold, if another
+        core stores to the lines beside the strip at the same time: what the prefetchers of each
+        bring is the other's. A Cascade Lake takes 20.
     descending : float
         Cycles that a store waits which lies before the last one in memory, in scalar code.
     row : float
@@ -142,6 +146,7 @@ class CpuChip:
     tile: float = 1.0
     jump: float = 16.0
     contested: float = 40.0
+    beside: float = 0.0
     descending: float = 0.55
     row: float = 13.0
     forward: float = 3.5

@@ -181,12 +181,17 @@ def parse_constants(text: str, name: str) -> CpuChip | None:
 
 
 def _number(name: str, value: object) -> float | int:
-    """A positive number, whole where the field is; within what any processor has."""
+    """A positive number, whole where the field is; within what any processor has.
+
+    What most processors have none of may be zero.
+    """
+    usual = getattr(CpuChip, name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}={value!r}")
-    if not 0 < value < 1e15 or (isinstance(getattr(CpuChip, name), int) and int(value) != value):
+    within = 0 < value < 1e15 or value == usual
+    if not within or (isinstance(usual, int) and int(value) != value):
         raise ValueError(f"{name}={value!r}")
-    return int(value) if isinstance(getattr(CpuChip, name), int) else float(value)
+    return int(value) if isinstance(usual, int) else float(value)
 
 
 def cache_sizes() -> dict[int, int]:

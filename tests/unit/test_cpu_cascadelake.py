@@ -244,3 +244,34 @@ def test_llvm_gathers_longer_rows_whose_carry_is_in_an_array(lanes):
     )
     assert gathered > 2.5 * plain
     assert not chosen("linear_recurrence", (lanes, 39), dtype="float64", **last).keeps_loop
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width", "measured"),
+    [
+        ((64, 512), 32, 10.6),
+        ((128, 512), 64, 19.5),
+        ((256, 512), 128, 38.5),
+        ((1024, 128), 512, 29.5),  # a line of it brings only 20 of the other core's
+        ((128, 512), 32, 9.0),  # beside one another for half of the time
+        ((256, 512), 32, 15.5),
+    ],
+)
+def test_lines_beside_a_strip_are_another_cores(sizes, width, measured):
+    """Prefetchers bring them, and the other core has to bring them back."""
+    plan = f"cpu/lanes(lane_block={width}, vectorize=True)"
+    predicted = microseconds("cumsum", sizes, plan, axis=0)
+    assert predicted == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "columns"),
+    [
+        ("cummax", (32, 512), {"axis": 0, "dtype": "int64"}),  # 9.9 us in two strips, whole 4.1
+        ("cumsum", (64, 512), {"axis": 0}),  # 10.6, and 4.3
+        ("cumsum", (32, 512), {"axis": 0, "dtype": "float64"}),  # 11.6, and 4.3
+    ],
+)
+def test_few_columns_are_one_cores(family, sizes, columns):
+    plan = chosen(family, sizes, **columns)
+    assert plan.keeps_loop or plan.lane_block * 2 > sizes[0]

@@ -39,7 +39,12 @@ from tvm_scan.schedules.cpu.cost.parts import (
     with_more,
 )
 from tvm_scan.schedules.cpu.cost.step import Access, Step
-from tvm_scan.schedules.cpu.cost.strips import clash_cycles, contested_cycles, jump_cycles
+from tvm_scan.schedules.cpu.cost.strips import (
+    beside_cycles,
+    clash_cycles,
+    contested_cycles,
+    jump_cycles,
+)
 from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_scan
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS, tile_parts
 from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, block_sizes
@@ -107,7 +112,10 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=of_block)
         if tasks > 1:
             # Of one block that is a whole row of lanes, the lines are its own.
-            each = contested_cycles(step, chip, of_block, tasks=tasks) if blocks > 1 else 0.0
+            each = 0.0
+            if blocks > 1:
+                each = contested_cycles(step, chip, of_block, tasks=tasks)
+                each += beside_cycles(step, chip, size, tasks)
             contested = tasks * each
             work = CpuWork(tasks * of_block, tasks, 1.0, 0.0, contested=contested)
         total += work

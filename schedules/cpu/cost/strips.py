@@ -26,6 +26,13 @@ _PART = 0.2
 #: do not meet: 32 columns of 8706 sums of 8 bytes take two cores of a Zen 4 30 or 125 us, as they
 #: have begun, in blocks of 16, and 30 to 47 in blocks of 8.
 _SIDE_BY_SIDE, _MEETING = 256, 20.0
+#: Lines that a prefetcher brings beyond the end of a strip, each of them another core's; how many
+#: times the private caches of all cores lie between what is there still and what is not; and how
+#: strips meet the less the more of them a core has. Sums in two strips take two cores of a Cascade
+#: Lake 17 to 23 cycles a line of up to 20 in each, 10 of 32 lines; in four strips, of which two are
+#: side by side for half of the time and hardly at once, 2 to 15, in eight 1 to 5. Beyond the last
+#: cache two strips are the quickest of all.
+_BEYOND, _SPREAD, _APART = 20.0, 3.0, 1.5
 #: Rows that are followed at a time from strip to strip: of 11 steps of three arrays strips of 16
 #: lanes take half of the time of strips of 1024, of 17 steps twice as long.
 _STREAMS = 40
@@ -123,6 +130,27 @@ def _stalled(row: int, lines: float) -> float:
         if apart < LINE_BYTES * min(1.0, lines):
             worst = max(worst, _STALLED / rows * (_ALIKE if apart == 0 else 1.0))
     return worst
+
+
+def beside_cycles(step: Step, chip: CpuChip, size: int, tasks: float) -> float:
+    """Cycles of a block of lanes if another core stores to the lines beside it: see ``_BEYOND``.
+
+    Parameters
+    ----------
+    step : Step
+        What is counted.
+    chip : CpuChip
+        Where.
+    size : int
+        Lanes of a block.
+    tasks : float
+        Blocks of all cores.
+    """
+    held = min(1.0, max(0.0, _SPREAD - step.touched / (chip.private * chip.cores)))
+    stores = [a for a in step.moving if a.store and a.along_lane == 1]
+    lines = sum(min(_BEYOND, lines_of(a, size)) for a in stores)
+    at_once: float = min(1.0, chip.cores / tasks) ** _APART
+    return held * at_once * chip.beside * step.length * lines
 
 
 def contested_cycles(
