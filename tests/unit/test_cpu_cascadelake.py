@@ -275,3 +275,57 @@ def test_lines_beside_a_strip_are_another_cores(sizes, width, measured):
 def test_few_columns_are_one_cores(family, sizes, columns):
     plan = chosen(family, sizes, **columns)
     assert plan.keeps_loop or plan.lane_block * 2 > sizes[0]
+
+
+def test_lines_come_one_by_one_in_strips_of_scalars_too():
+    """Blocks of 8 scalars of 100 columns of 6289 steps: 1.18 ms, of vectors 0.84."""
+    sizes, columns = (100, 6289), {"layout": "bld", "batch": 1}
+    scalars, vectors = (
+        microseconds("linear_recurrence", sizes, f"cpu/lanes(lane_block=8{more})", **columns)
+        for more in ("", ", vectorize=True")
+    )
+    assert scalars > vectors
+    assert chosen("linear_recurrence", sizes, **columns).vectorize
+
+
+@pytest.mark.parametrize(
+    ("family", "lanes", "measured"),
+    [("cumsum", 4, 2.6), ("cumsum", 8, 4.9), ("cumsum", 16, 9.0), ("cumsum", 32, 18.9),
+     ("cummax", 4, 3.3), ("cummax", 8, 6.2), ("cummax", 16, 11.0), ("cummax", 32, 8.5)],
+)  # fmt: skip
+def test_few_columns_of_long_integers_backwards_are_scalars_in_the_loop(family, lanes, measured):
+    """LLVM writes them out cell by cell, but for 32 maxima; in vectors 16 take 3.8 us."""
+    backwards = {"axis": 0, "dtype": "int64", "reverse": True}
+    predicted = microseconds(family, (lanes, 1024), LOOP, **backwards)
+    assert predicted == pytest.approx(measured, rel=0.4)
+    if (family, lanes) != ("cummax", 32):
+        assert not chosen(family, (lanes, 1024), **backwards).keeps_loop
+
+
+@pytest.mark.parametrize("length", [11, 12])
+def test_steps_beside_a_vector_of_maxima_are_guessed(length):
+    """Vectors of 8 steps and 3 take 33 to 53 us, 4 and 4 and 3 33, vectors of four rows 24."""
+    eights = microseconds("cummax", (8000, length), "cpu/lanes(time_vector=8)", dtype="int32")
+    fours = microseconds("cummax", (8000, length), "cpu/lanes(time_vector=4)", dtype="int32")
+    assert eights > 1.1 * fours
+
+
+def test_rows_that_meet_in_a_set_wait_behind_polynomials():
+    """Vectors of 8 rows on two cores 4.6 to 5.0 ms, a tile of 16 on one 7.0 to 7.5."""
+    assert chosen("logsumexp", (16, 131072)).lane_block == 8
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "columns", "strip", "measured"),
+    [
+        ("cumsum", (64, 65536), {"axis": 0}, 32, 2200),  # whole rows 3400
+        ("ema", (32, 131072), {"layout": "ld", "dtype": "float64"}, 16, 4500),  # 7000
+    ],
+)
+def test_strips_of_short_rows_come_in_order(family, sizes, columns, strip, measured):
+    """Two cores read all lines, which one alone does not do as fast."""
+    plan = f"cpu/lanes(lane_block={strip}, vectorize=True, prefetch=16, nontemporal=True)"
+    predicted = microseconds(family, sizes, plan, **columns)
+    assert predicted == pytest.approx(measured, rel=0.35)
+    plan = chosen(family, sizes, **columns)
+    assert plan.vectorize and plan.nontemporal and plan.lane_block == strip

@@ -29,8 +29,10 @@ _GUESSED, _UNSURE = 3.0, 16
 #: code, of 200000 and more 2.1 to 2.7.
 _LEARNT, _FORGOTTEN = 1e5, 1.25
 #: Steps of a row in registers, and those that vectors of time leave, in which LLVM chooses instead:
-#: of 9 and 10 steps a Zen 4 takes 1.0 and 2.4 cycles each.
-CHOSEN, CHOSEN_BESIDE = 9, 5
+#: of 9 and 10 steps a Zen 4 takes 1.0 and 2.4 cycles each. Beside vectors of 4 it chooses in all
+#: three, beside longer ones in one and up to none or six others, as processor and width have it:
+#: 8000 rows of 11 maxima take a Cascade Lake 53 us in vectors of 8, of 8 as many 15.
+CHOSEN, CHOSEN_BESIDE = 9, 1
 #: Of a call's cycles, those that do not overlap the call before it.
 _CALL_SHARE = 0.28
 #: Instructions that go round with a loop.
@@ -65,7 +67,7 @@ GATHERED, SCATTERED = 4.5, 12.5
 UNROLLED = 3 << 5
 #: Bytes of rows of which all lines come with every pass, see ``fetched_again``; from what others
 #: leave of a last cache to a whole one a part of them.
-_FETCHED, FILLED = 256, 0.75
+FETCHED, FILLED = 256, 0.75
 
 
 def latency_of(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
@@ -208,7 +210,7 @@ def fetched_again(step: Step, chip: CpuChip, rows_at_once: float, passes: float)
         strip = int(rows_at_once * cell)
         # A strip begins anywhere in a line, if rows do: the lines at its ends are others', too.
         begins = gcd(abs(a.along_time or 0) * a.size, strip, LINE_BYTES)
-        if beyond and step.lanes * cell <= _FETCHED:
+        if beyond and step.lanes * cell <= FETCHED:
             # Of strips of whole lines only what is not in the last cache.
             far = chip.outside(step.touched, FILLED) if begins == LINE_BYTES else 1.0
             again = 1.0 + (passes - 1.0) * far

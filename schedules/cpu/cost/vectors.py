@@ -88,7 +88,7 @@ def vector_scan(plan: CpuPlan, step: Step, chip: CpuChip, length: float) -> floa
     short = short_row(step, chip) if not full and length == step.length else None
     if short is not None:
         return short
-    chosen = rest <= (CHOSEN_BESIDE if full else CHOSEN)
+    chosen = rest <= (CHOSEN_BESIDE if full and width > 4 else CHOSEN)
     single = step_cycles(step, chip, full * width, chosen=chosen)
     around = _ROW * chip.row
     busy = full * block + rest * single + around
