@@ -41,6 +41,8 @@ from tvm_scan.schedules.machine.cpu_constants import (
 )
 from tvm_scan.schedules.plan import ScanPlan
 
+#: Columns that are no vector, whose carries stay in no register: 2047 is divided by nothing small.
+_FEW = 3
 #: Steps of interleaved chains, whose arrays are in the private cache.
 _RUNS = 1024
 _INTERLEAVED = ScanPlan.of("cpu", "lanes", lane_block=LANES)
@@ -99,6 +101,7 @@ def measured(seconds: float = 0.3) -> CpuChip:
         product_latency=product,
         extremum_latency=max(1.0, clipped - summed),
         forward=max(1.0, clock.step(cumsum(COLUMNS, STEPS, axis=0)) - summed),
+        reread=max(0.1, clock.step(cumsum(_FEW, STEPS, axis=0)) - summed),
         window=2.0 * RUN * max(0.5, product / max(0.1, interleaved) - 1.0),
         start=clock.start,
         **of_cores(clock, known),

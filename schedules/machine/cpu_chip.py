@@ -72,6 +72,9 @@ class CpuChip:
         Cycles around a row of time that its neighbours do not hide.
     forward : float
         Cycles until the load of a vector finds what the store before it has written.
+    reread : float
+        The same of up to 16 bytes, which a Zen 4 renames as it does registers: 2.3, and a Cascade
+        Lake 5.7.
     call : float
         Cycles of an exponential of the C library.
     window : float
@@ -150,6 +153,7 @@ class CpuChip:
     descending: float = 0.55
     row: float = 13.0
     forward: float = 3.5
+    reread: float = 0.65625
     call: float = 36.0
     window: float = 100.0
     vector_bytes: int = 16

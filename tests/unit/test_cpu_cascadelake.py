@@ -329,3 +329,31 @@ def test_strips_of_short_rows_come_in_order(family, sizes, columns, strip, measu
     assert predicted == pytest.approx(measured, rel=0.35)
     plan = chosen(family, sizes, **columns)
     assert plan.vectorize and plan.nontemporal and plan.lane_block == strip
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "measured"),
+    [("cumsum", (3, 402), 10.0), ("cumsum", (3, 2048), 9.6), ("cummax", (16, 2048), 11.5),
+     ("cumsum", (3, 2002), 6.5), ("cummax", (16, 2049), 9.0)],
+)  # fmt: skip
+def test_carries_of_a_loop_whose_steps_none_divide_are_read_again(family, sizes, measured):
+    """LLVM keeps them for as many steps as divide all but the first one."""
+    cycle = cpu_work.machine_of("cascadelake")[1].chip.cycle
+    predicted = microseconds(family, sizes, LOOP, axis=0) * 1e-6 / cycle / sizes[1]
+    assert predicted == pytest.approx(measured, rel=0.25)
+
+
+def test_a_loop_that_reads_its_carries_again_is_left_for_vectors():
+    """Maxima of 16 columns of 2048 steps: 8.5 us, in vectors 4.4."""
+    assert chosen("cummax", (16, 2048), axis=0).vectorize
+
+
+@pytest.mark.parametrize(
+    ("strips", "steps", "measured"),
+    [(1, 10336, 225), (2, 10336, 235), (4, 10336, 335), (2, 16384, 480), (4, 16384, 690)],
+)
+def test_all_lines_of_short_rows_come_with_every_strip(strips, steps, measured):
+    """Sums of 64 columns: from the last cache, too, where prefetchers bring what is beside."""
+    plan = f"cpu/lanes(lane_block={64 // strips}, vectorize=True)"
+    assert microseconds("cumsum", (64, steps), plan, axis=0) == pytest.approx(measured, rel=0.25)
+    assert chosen("ema", (32, 10336), layout="ld", dtype="float64").lane_block != 8

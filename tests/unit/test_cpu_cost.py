@@ -246,6 +246,7 @@ def test_this_machine_is_measured():
     assert 0.0 <= chip.beside < 200
     assert 1 <= chip.integer_product < 20
     assert 1 <= chip.forward < 50
+    assert 0.1 <= chip.reread < 50
     assert 0.05 <= chip.apart < 10 and 0.25 <= chip.taken < 10
     assert 0.1 <= chip.jump < 1000 and 0.1 <= chip.late < 1000
 

@@ -33,9 +33,11 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 _GATHERING, _WRITTEN_FIRST = 29, 297
 #: The share of a store's way to a load after which the next steps of few lanes begin, whose carries
 #: stay in registers for some steps: LLVM writes out as many as divide all but the first one, up to
-#: so many, and so many where none do. Sums of three columns take a Zen 4 7.6 cycles a step of 4095
-#: steps (2 of 4094 at a time), 6.1 of 2002, 5.2 of 402, 4.2 of 1001, integers 3.5 less.
-_COLUMN, _MOST_STEPS, _OTHER_STEPS = 0.75, 8, 4
+#: so many. Where none do, it writes out some all the same, each of which reads what the last one
+#: wrote. Sums of three columns take a Zen 4 7.6 cycles a step of 4095 steps (2 of 4094 at a time),
+#: 6.1 of 2002, 5.2 of 402 (none of 401), 4.2 of 1001, integers 3.5 less; a Cascade Lake 9.6, of 402
+#: and 2048, and 6.2 to 7.0 of 1001, 2002 and 2049.
+_COLUMN, _MOST_STEPS = 0.75, 8
 #: More cycles of those that are many parts. LLVM writes out rows of up to ``_WRITTEN_OUT`` lanes,
 #: and keeps as many parts as a vector has 16 bytes: of sums of 2 to 5 and 8 numbers of 8 bytes
 #: (4 + 4, not of 4 + 2 + 1) with AVX2, of 2 and 4 of 4 bytes with SSE. (Zen 4: sums of 7, 11 and 15
@@ -103,10 +105,10 @@ def _gathered_steps(step: Step) -> float:
     return _WRITTEN_FIRST // (step.body.operations + step.chain.extremes + moving + 3)
 
 
-def _steps_together(length: int) -> int:
-    """Steps that LLVM writes out of a loop of so many, the first of which is apart."""
-    divisors = [n for n in range(2, _MOST_STEPS + 1) if (length - 1) % n == 0]
-    return max(divisors, default=_OTHER_STEPS)
+def _reads_again(length: int, chip: CpuChip) -> float:
+    """Cycles that a step of so many waits for what the one before has written, of few lanes."""
+    together = [n for n in range(2, _MOST_STEPS + 1) if (length - 1) % n == 0]
+    return _COLUMN * chip.forward / max(together) if together else chip.reread
 
 
 def _columns(step: Step, chip: CpuChip) -> CpuWork:
@@ -121,7 +123,7 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     widest = _WRITTEN_OUT - (step.chain.sums > 0 or step.body.operations > 1)
     in_registers = width <= widest and parts <= chip.vector_bytes / 16
     if in_registers:
-        waits = _COLUMN * chip.forward / _steps_together(step.length)
+        waits = _reads_again(step.length, chip)
         waits += _PARTS if parts > 2 else 0.0
     else:
         crossing = chip.vector_bytes == 64 and width * size % _WHOLE > 0
