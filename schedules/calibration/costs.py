@@ -67,6 +67,7 @@ _LIMITS = {
     "narrow": (0.5, 1.0),
     "column_rate": (1e-12, inf),
     "asked": (1.0, inf),
+    "past_alone": (1.0, 4.0),
     "strips": (0.01, inf),
 }
 
@@ -112,6 +113,7 @@ def planned(known: CpuChip) -> dict[str, list[Run]]:
         "asked": [Run(many, _FAR_TILES)],
         "column_rate": [Run(columns, _LOOP)],
         "strips": [Run(rows, plan) for plan in _FAR_STRIPS],
+        "past_alone": [Run(cumsum(1, known.shared // 2), replace(_RUNS_OF_TIME, nontemporal=True))],
     }
 
 

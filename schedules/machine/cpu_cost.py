@@ -167,8 +167,9 @@ def cpu_cost(work: CpuWork, machine: Machine) -> CpuCost:
 
 def _memory_seconds(work: CpuWork, chip: CpuChip, used: float) -> float:
     """Seconds in which so many cores bring and take away all bytes."""
+    past = chip.past if used > 1 else chip.past_alone
     return (
         work.moved / chip.rate(work.footprint, used)
         + work.scattered / (chip.scattered_rate * used)
-        + work.past * chip.past / chip.rate(inf, used)
+        + work.past * past / chip.rate(inf, used)
     )

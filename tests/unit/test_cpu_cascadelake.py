@@ -357,3 +357,9 @@ def test_all_lines_of_short_rows_come_with_every_strip(strips, steps, measured):
     plan = f"cpu/lanes(lane_block={64 // strips}, vectorize=True)"
     assert microseconds("cumsum", (64, steps), plan, axis=0) == pytest.approx(measured, rel=0.25)
     assert chosen("ema", (32, 10336), layout="ld", dtype="float64").lane_block != 8
+
+
+def test_one_core_is_no_quicker_past_the_caches():
+    """Maxima of 32 columns of 127002 steps: 3.4 ms so on one core, 2.6 on two, the loop 3.0."""
+    plan = chosen("cummax", (32, 127002), axis=0, dtype="int32")
+    assert plan.keeps_loop or plan.lane_block < 32

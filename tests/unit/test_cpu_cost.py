@@ -243,6 +243,7 @@ def test_this_machine_is_measured():
     assert 1 <= chip.narrow <= 2
     assert 0.1 <= chip.strided < 10
     assert 1.0 <= chip.asked < 10
+    assert 1.0 <= chip.past_alone <= 4
     assert 0.0 <= chip.beside < 200
     assert 1 <= chip.integer_product < 20
     assert 1 <= chip.forward < 50
