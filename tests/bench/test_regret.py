@@ -1,6 +1,11 @@
 """What looks bad is timed again, in a process of its own."""
 
-from bench.regret import timed_anew
+import random
+from dataclasses import replace
+
+import pytest
+
+from bench.regret import measure, summary, timed_anew
 from bench.regret_cases import Case
 from tvm_scan import ScanPlan
 from tvm_scan.schedules.choose.default import host_target
@@ -12,3 +17,14 @@ def test_plans_are_timed_in_another_process():
     assert times.keys() == set(plans)
     assert all(0 < seconds < 1 for seconds in times.values())
     assert isinstance(apart, bool)
+
+
+@pytest.mark.parametrize("family", ["narrow", "clamped"])
+def test_a_loop_of_other_numbers_is_not_compared(family):
+    """Halves are rounded by the loop at every step, and by no other plan."""
+    row, times = measure(Case(family, (3, 40)), host_target(), random.Random(0), 2, 0.01, 1)
+    assert row.same_numbers == (family != "narrow")
+    assert "cpu/sequential()" in map(str, times)
+    assert row.same_numbers or row.best != "cpu/sequential()"
+    late = replace(row, plan="cpu/lanes()", default_us=2 * row.loop_us)
+    assert len(summary([late])["slower_than_loop"]) == row.same_numbers
