@@ -73,8 +73,8 @@ class CpuChip:
     forward : float
         Cycles until the load of a vector finds what the store before it has written.
     reread : float
-        The same of up to 16 bytes, which a Zen 4 renames as it does registers: 2.3, and a Cascade
-        Lake 5.7.
+        The same of few cells that a loop reads again at every step: 2.3 on a Zen 4, 5.7 on a
+        Cascade Lake.
     call : float
         Cycles of an exponential of the C library.
     window : float

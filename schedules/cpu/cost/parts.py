@@ -31,7 +31,7 @@ _LEARNT, _FORGOTTEN = 1e5, 1.25
 #: Steps of a row in registers, and those that vectors of time leave, in which LLVM chooses instead:
 #: of 9 and 10 steps a Zen 4 takes 1.0 and 2.4 cycles each. Beside vectors of 4 it chooses in all
 #: three, beside longer ones in one and up to none or six others, as processor and width have it:
-#: 8000 rows of 11 maxima take a Cascade Lake 53 us in vectors of 8, of 8 as many 15.
+#: 8000 rows of 11 maxima take a Cascade Lake 53 us in vectors of 8, of 16 maxima 31.
 CHOSEN, CHOSEN_BESIDE = 9, 1
 #: Of a call's cycles, those that do not overlap the call before it.
 _CALL_SHARE = 0.28
