@@ -26,7 +26,6 @@ from tvm_scan.schedules.calibration.costs import (
     COLUMNS,
     LANES,
     agreed,
-    beside,
     contested,
     planned,
     with_constant,
@@ -112,7 +111,6 @@ def measured(seconds: float = 0.3) -> CpuChip:
     for name, runs in planned(known).items():
         measure = partial(agreed, clock, known, name, runs)
         known = with_constant(known, name, clock.steady(measure))
-    known = replace(known, beside=clock.steady(partial(beside, clock, known)))
     return replace(known, contested=contested(clock, known))
 
 

@@ -68,17 +68,19 @@ _LIMITS = {
     "column_rate": (1e-12, inf),
     "asked": (1.0, inf),
     "past_alone": (1.0, 4.0),
+    "beside": (0.0, inf),
     "strips": (0.01, inf),
 }
 
 
 class Run(NamedTuple):
-    """A loop, its plan, the dtype of its arrays, and the target if that is no whole machine."""
+    """A loop, its plan, the dtype of its arrays, the target if that is no whole machine, cores."""
 
     func: Any
     plan: CpuPlan
     dtype: str = "float32"
     where: Target | None = None
+    cores: int = 1
 
 
 def planned(known: CpuChip) -> dict[str, list[Run]]:
@@ -100,6 +102,10 @@ def planned(known: CpuChip) -> dict[str, list[Run]]:
         halves = [Run(gated, plan, where=narrower()) for plan in (_RUNS_OF_TIME, _HALF_VECTORS)]
         gathers = [Run(linear_recurrence(*_GATHERED), _LOOP)]
         of_whole_lines = {"narrow": halves, "gathers": gathers}
+    of_several = {}
+    if (cores := host_cores()) > 1:
+        strips = cumsum(_STRIP.lane_block * cores, _SIDE_BY_SIDE, axis=0)
+        of_several = {"beside": [Run(strips, _STRIP, cores=cores)]}
     return {
         "row": [Run(cumsum(CELLS // _SHORT, _SHORT), BLOCKS)],
         "mixed_issue": [Run(gated, plan) for plan in (_RUNS_OF_TIME, _VECTORS_OF_TIME)],
@@ -114,6 +120,7 @@ def planned(known: CpuChip) -> dict[str, list[Run]]:
         "column_rate": [Run(columns, _LOOP)],
         "strips": [Run(rows, plan) for plan in _FAR_STRIPS],
         "past_alone": [Run(cumsum(1, known.shared // 2), replace(_RUNS_OF_TIME, nontemporal=True))],
+        **of_several,
     }
 
 
@@ -122,12 +129,15 @@ def agreed(clock: Clock, known: CpuChip, name: str, runs: list[Run]) -> float:
     rate = name in _RATES
 
     def of(run: Run) -> float:
-        loop = on_one_core(run.func, run.plan, run.where)
+        if run.cores == 1:
+            loop = on_one_core(run.func, run.plan, run.where)
+        else:
+            loop = schedule_nests(run.func, run.where or target(), run.plan)
         took, recurrence = clock.least(loop, run.dtype, run.where), recurrence_of(run.func)
 
         def cost(value: float) -> float:
             chip = with_constant(known, name, 1 / value if rate else value)
-            return predicted(run.plan, recurrence, chip, where=run.where)
+            return predicted(run.plan, recurrence, chip, run.cores, run.where)
 
         return met(cost, took)
 
@@ -153,21 +163,6 @@ def contested(clock: Clock, known: CpuChip) -> float:
         return abs(log(predicted(_HALF_A_LINE, recurrence, chip, cores) / took))
 
     return min(_OF_A_LINE, key=missed)
-
-
-def beside(clock: Clock, known: CpuChip) -> float:
-    """Measure a line of a strip beside which another core stores."""
-    cores = host_cores()
-    if cores == 1:
-        return known.beside
-    func = cumsum(_STRIP.lane_block * cores, _SIDE_BY_SIDE, axis=0)
-    took = clock.least(schedule_nests(func, target(), _STRIP))
-    recurrence = recurrence_of(func)
-
-    def cost(value: float) -> float:
-        return predicted(_STRIP, recurrence, with_constant(known, "beside", value), cores)
-
-    return max(0.0, met(cost, took))
 
 
 def predicted(

@@ -160,11 +160,11 @@ def _slower(chip: CpuChip) -> float:
 
 def _unseen(step: Step, width: int) -> float:
     """The share of the lines of strips that come before a prefetcher follows them."""
-    seen = (min(1.0, _UNSEEN / lines_of(a, width)) for a in _apart(step))
+    seen = (min(1.0, _UNSEEN / lines_of(a, width)) for a in _out_of_order(step))
     return sum(seen) / len(jumping(step))
 
 
-def _apart(step: Step) -> list[Access]:
+def _out_of_order(step: Step) -> list[Access]:
     """Accesses to strips of long rows; of short ones all lines come with every pass, in order.
 
     Sums of 64 columns of 65536 steps take a Cascade Lake 3.3 ms in strips of 32 (past the caches
@@ -325,7 +325,7 @@ def _jumping(step: Step, chip: CpuChip, width: int) -> float:
     if width >= step.lanes:
         return 0.0
     far = chip.outside(step.touched) ** 2
-    narrow = [a for a in _apart(step) if width * a.size <= 2 * LINE_BYTES]
+    narrow = [a for a in _out_of_order(step) if width * a.size <= 2 * LINE_BYTES]
     return far * len(narrow) / len(step.moving)
 
 

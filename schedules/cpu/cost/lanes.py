@@ -112,11 +112,10 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=of_block)
         if tasks > 1:
             # Of one block that is a whole row of lanes, the lines are its own.
-            each = 0.0
+            contested = 0.0
             if blocks > 1:
                 each = contested_cycles(step, chip, of_block, tasks=tasks)
-                each += beside_cycles(step, chip, size, tasks)
-            contested = tasks * each
+                contested = tasks * (each + beside_cycles(step, chip, size, tasks))
             work = CpuWork(tasks * of_block, tasks, 1.0, 0.0, contested=contested)
         total += work
     if not total.joins:

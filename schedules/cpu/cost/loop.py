@@ -139,8 +139,8 @@ def _columns(step: Step, chip: CpuChip) -> CpuWork:
     plain = in_registers and single and width * size <= chip.vector_bytes
     if width < chip.vector_bytes / 4 and not plain:
         each = max(each, width * instructions_of(step) / chip.issue)
-    longest = max(a.size for a in step.accesses) if step.integers and step.backwards else 0
-    if longest == 8 and width <= _CELL_BY_CELL[step.body.extremes > 0]:
+    backwards = size == 8 and step.integers and step.backwards
+    if backwards and width <= _CELL_BY_CELL[step.body.extremes > 0]:
         each = max(each, _MORE * width * step_cycles(step, chip))
     memory = memory_of(step, chip, 0.0)
     cycles, in_order = rows * step.length * each, float(takes_whole_rows(step, chip, width))

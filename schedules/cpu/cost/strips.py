@@ -132,23 +132,18 @@ def _stalled(row: int, lines: float) -> float:
     return worst
 
 
+def _stored_strips(step: Step) -> list[Access]:
+    """Stores whose lanes are neighbours in memory."""
+    return [a for a in step.moving if a.store and a.along_lane == 1]
+
+
 def beside_cycles(step: Step, chip: CpuChip, size: int, tasks: float) -> float:
     """Cycles of a block of lanes if another core stores to the lines beside it: see ``_BEYOND``.
 
-    Parameters
-    ----------
-    step : Step
-        What is counted.
-    chip : CpuChip
-        Where.
-    size : int
-        Lanes of a block.
-    tasks : float
-        Blocks of all cores.
+    The less often, the more such blocks, or tasks, there are.
     """
     held = min(1.0, max(0.0, _SPREAD - step.touched / (chip.private * chip.cores)))
-    stores = [a for a in step.moving if a.store and a.along_lane == 1]
-    lines = sum(min(_BEYOND, lines_of(a, size)) for a in stores)
+    lines = sum(min(_BEYOND, lines_of(a, size)) for a in _stored_strips(step))
     at_once: float = min(1.0, chip.cores / tasks) ** _APART
     return held * at_once * chip.beside * step.length * lines
 
@@ -175,7 +170,7 @@ def contested_cycles(
     tasks : float
         How many there are.
     """
-    stores = [a for a in step.moving if a.store and a.along_lane == 1]
+    stores = _stored_strips(step)
     touched, (least, most) = step.touched, _SHARED
     row = step.lanes * stores[0].size if stores else 0
     if 0 < row < least:
