@@ -180,7 +180,7 @@ DEVICES: dict[str, Device] = {
     row.name: row
     for row in (
         _cpu("llvm", Overflow.LLVM, has_features=True),
-        _cpu("c", Overflow.C, vector_bits=0),
+        _cpu("c", Overflow.C, vector_bits=0, extremes=False),
         Device(
             "cuda",
             threads=1024,
