@@ -67,6 +67,16 @@ def in_vectors(extent: int, width: int, make: Callable[[Any], Any], dtype: str) 
     return loop("m", extent // width, vector, ForKind.UNROLLED, dtype)
 
 
+def vector_widths(cells: int, widest: int) -> list[tuple[int, int]]:
+    """Vectors of so many cells, as many as there are of each length: the last one may be shorter.
+
+    LLVM makes of any number of cells what the target has: of 15 lanes as one vector it loads 8, 4,
+    2 and 1, and works on 16.
+    """
+    count, rest = divmod(cells, widest)
+    return [(n, size) for n, size in ((count, widest), (1, rest)) if n and size]
+
+
 def bound_loop(name: str, thread: str, extent: Any, body: Callable[[Var], Any]) -> Any:
     """Loop bound to a CUDA thread axis."""
     var = tirx.Var(name, tir.dtype_of(extent))

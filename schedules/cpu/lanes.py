@@ -38,7 +38,7 @@ from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.picture import Picture, Serial, Tiles
 
 #: Lanes that a default may take at once where they lie rows apart, all that there are.
-_WHOLE = 256
+_WHOLE = 512
 #: Steps ahead of which strips of rows ask: sums of 4096 columns of 4096 steps take a Zen 4 4.3 ms
 #: if they do not, 3.6 if 8 steps ahead, 3.0 if 16 or 32, a copy 2.5.
 _AHEAD = 16
@@ -131,7 +131,7 @@ class Lanes(CpuPlan):
         alone = not recurrence.lanes or recurrence.guard is not None
         lanes = 1 if alone else known_extent(recurrence.lanes[-1].extent)
         if known_rows(recurrence) > 1:
-            widths = tuple(w for w in (1, 2, 4, 8, 16) if w <= lanes)
+            widths = tuple(w for w in (1, 2, 4, 8, 16) if w < 2 * lanes)
             yield Branch(cls(), (("lane_block", widths),))
         yield from cls._in_vectors(machine, recurrence, lanes)
         yield from vector_branches(cls(), machine, recurrence, ())
@@ -139,7 +139,8 @@ class Lanes(CpuPlan):
     @classmethod
     def _in_vectors(cls, machine: Machine, recurrence: Recurrence, lanes: int) -> Iterator[Branch]:
         """Lanes in vectors: neighbours in memory, or transposed from rows."""
-        widths = tuple(w for w in powers(4, 4096) if w <= lanes)
+        # The widest one holds them all.
+        widths = tuple(w for w in powers(4, 4096) if w < 2 * lanes and lanes > 1)
         if not widths:
             return
         maths = (("library_math", (0, 1)),) if _is_transcendental(recurrence) else ()
@@ -161,7 +162,7 @@ class Lanes(CpuPlan):
         # A guard leaves one lane to a task whatever the plan says.
         alone = recurrence.guard is not None or not recurrence.lanes
         for width in (1, 2, 4, 8) if not alone else (1,):
-            if width <= step.lanes:
+            if width < 2 * step.lanes:
                 yield cls(lane_block=width)
         ldexp = has_ldexp(machine, recurrence)
         past = (False, True) if machine.line_stores else (False,)
@@ -178,7 +179,7 @@ class Lanes(CpuPlan):
                 order = past[::-1] if is_large else past
                 for width, line in product(sorted({16, 32, 64, max(16, whole)}), order):
                     plan = tiles.with_(lane_block=width, nontemporal=line)
-                    if width <= step.lanes and (not line or past_share(plan, step) >= _PAST):
+                    if width < 2 * step.lanes and (not line or past_share(plan, step) >= _PAST):
                         yield plan
         base = cls(ldexp=ldexp, prefetch=pages_ahead(machine, recurrence))
         for plan in vector_plans(base, recurrence):
@@ -200,7 +201,7 @@ class Lanes(CpuPlan):
         # Several vectors hide the waits of one another's polynomials.
         widest = 2048 if neighbours else 64 if step.transcendental else 16
         for width in powers(4, max(widest, whole)):
-            if width <= min(widest, step.lanes) or width == whole:
+            if (width <= widest and width < 2 * step.lanes) or width == whole:
                 for line in past if neighbours and width >= 16 else (False,):
                     plan = base.with_(lane_block=width, nontemporal=line, prefetch=ahead[line])
                     # Of rows that begin within a line, the lines that strips share are written both
@@ -249,11 +250,11 @@ def _steps_ahead(recurrence: Recurrence, chip: CpuChip, *, past: bool = True) ->
 
 
 def _whole(step: Step, chip: CpuChip) -> int:
-    """Lanes of one block of nearly all; 0 where they are too many, or there is too much in them.
+    """Lanes of one block of all; 0 where they are too many, or there is too much in them.
 
     It needs no pool, which takes longer to wake than little work takes.
     """
-    lanes = 1 << (step.lanes.bit_length() - 1)
+    lanes = 1 << (step.lanes - 1).bit_length()
     return lanes if lanes <= _WHOLE and step.touched <= chip.nearest else 0
 
 

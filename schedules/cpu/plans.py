@@ -205,13 +205,14 @@ class CpuPlan(ScanPlan):
         return VectorScan(self.time_vector // run, run)
 
 
-def block_sizes(width: int) -> list[int]:
-    """Lanes of a block, and of narrower ones for what it leaves: few lanes run one by one."""
-    sizes = [width]
-    while sizes[-1] > 1:
-        half = sizes[-1] // 2
-        sizes.append(half if half <= VECTOR else half // VECTOR * VECTOR)
-    return sizes
+def rest_blocks(plan: CpuPlan, rest: int) -> list[int]:
+    """Lanes of the blocks for so many that a plan's full ones leave.
+
+    Tiles have some multiple of 16 rows. All others are one block, which goes through the steps
+    once.
+    """
+    tiled = rest // 16 * 16 if plan.transpose else 0
+    return [size for size in (tiled, rest - tiled) if size]
 
 
 def has_ldexp(machine: Machine, recurrence: Recurrence) -> bool:

@@ -51,6 +51,8 @@ class CpuWork:
         Bytes of all that is passed over.
     contested : float
         Cycles more of all tasks together if they run on several cores.
+    short : float
+        Cycles by which the first task is shorter than each of the others.
     in_order : float
         Share of the bytes through which one core goes cell by cell, so that they come as it works.
     """
@@ -64,6 +66,7 @@ class CpuWork:
     scattered: float = 0.0
     footprint: float = 0.0
     contested: float = 0.0
+    short: float = 0.0
     in_order: float = 0.0
 
     def __add__(self, other: CpuWork) -> CpuWork:
@@ -77,6 +80,7 @@ class CpuWork:
             self.scattered + other.scattered,
             max(self.footprint, other.footprint),
             self.contested + other.contested,
+            self.short + other.short,
             min(self.in_order, other.in_order),
         )
 
@@ -127,14 +131,17 @@ def cpu_cost(work: CpuWork, machine: Machine) -> CpuCost:
     """
     chip, cores = machine.chip, machine.cores
     used = min(float(cores), work.tasks) if work.joins else 1.0
-    rounds = ceil(work.tasks / used) * used / work.tasks if work.tasks < 16 * used else 1.0
     cycles = work.cycles + (work.contested if used > 1 else 0.0)
-    busy = cycles * chip.cycle * rounds / used
-    memory = _memory_seconds(work, chip, used)
-    if rounds > 1.0:
-        # While the last tasks run, fewer cores bring lines.
+    busy, memory = cycles / used, _memory_seconds(work, chip, used)
+    if used > 1 and work.tasks < 16 * used:
+        # The first cores have most tasks; while the last ones run, fewer cores bring lines.
+        each, most = (cycles + work.short) / work.tasks, ceil(work.tasks / used)
+        busy = max(most * each - work.short, min(most, work.tasks - most) * each)
         left = work.tasks % used
-        memory += left / work.tasks * (_memory_seconds(work, chip, max(1.0, left)) - memory)
+        late = left * each - work.short if left else (used - 1.0) * work.short
+        fewer = _memory_seconds(work, chip, max(1.0, left or used - 1.0))
+        memory += min(1.0, max(0.0, late) / cycles) * (fewer - memory)
+    busy *= chip.cycle
     if work.footprint <= chip.private:
         # Who made the arrays, or used them last, has them in a cache of its own.
         memory += _ELSEWHERE * work.footprint * (1 - 1 / used) / chip.private_rate

@@ -232,7 +232,7 @@ def test_of_short_rows_beyond_the_caches_every_line_comes_each_time():
 def test_all_lanes_of_few_short_rows_may_be_one_block():
     """It needs no pool, which takes longer to wake."""
     machine = Machine.of(AVX2)
-    for lanes, steps, *widest in ((203, 7, 128, 0), (300, 7, 256, 0), (141, 23, 128, 128)):
+    for lanes, steps, *widest in ((203, 7, 256, 0), (300, 7, 512, 0), (141, 23, 256, 256)):
         assert widest == _widest(machine, lanes, steps)
     assert _widest(machine, 5000, 7) == [16, 0]
     assert _widest(machine, 5000, 23) == [16, 64]

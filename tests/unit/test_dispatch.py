@@ -32,7 +32,7 @@ from tvm_scan.schedules.dispatch import dispatch_by_length
 CPU = Target.from_device("cpu")
 LOOP = ScanPlan.of("cpu", "sequential")
 #: Of a few lanes these are alike: which is predicted to take less depends on the CPU.
-FEW_STEPS = {LOOP, ScanPlan.of("cpu", "lanes"), ScanPlan.of("cpu", "lanes", lane_block=2)}
+FEW_STEPS = {LOOP, *(ScanPlan.of("cpu", "lanes", lane_block=lanes) for lanes in (1, 2, 4))}
 CASES = [(20, LOOP), (100, PAIRS), (None, CHUNKS)]
 LENGTHS = (0, 1, 19, 20, 21, 99, 100, 101, 1000)
 

@@ -95,7 +95,7 @@ RULES = {
             "tvm_scan/torch/functions/",
             "tvm_scan/torch/ops/",
             "schedules/common/invariants.py",
-            "schedules/cpu/lane_nests.py",
+            "schedules/cpu/lane_block.py",
             "schedules/gpu/walk/exponentials.py",
         ),
     ),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import log2
 
 from tvm_scan import tir
+from tvm_scan.schedules.common.ir import vector_widths
 from tvm_scan.schedules.cpu.chains import RUN
 from tvm_scan.schedules.cpu.cost.count import WIDENED, Counts
 from tvm_scan.schedules.cpu.cost.lane_lines import (
@@ -47,7 +48,7 @@ from tvm_scan.schedules.cpu.cost.strips import (
 )
 from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_scan
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS, tile_parts
-from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, block_sizes
+from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, rest_blocks
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 from tvm_scan.tir import LINE_BYTES
@@ -82,6 +83,10 @@ _ON_STACK, _POOL, _CLEARED = 256, 75.0, 0.15
 #: states take a Zen 4 1.1 and 0.6 cycles a cell more in vectors of 16 lanes than in those of 64, in
 #: tiles as long.
 _HIDING = 8.0
+#: Cycles of a cell of a state for each part but one, a power of two, in which a vector of other
+#: lanes is loaded and stored: selective scans of 16 states take a Zen 4 78 us in 16 lanes and 122
+#: in 15, 136 in 32 and 181 in 31 (1000 steps).
+_PARTED = 2.4
 #: Accesses of a row of a tile on its way: from memory and to it, in two steps, or in one where the
 #: tile is in registers.
 _ROW_ACCESSES, _IN_REGISTERS = 4.0, 1.0
@@ -101,29 +106,28 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
         return CpuWork(step.rows * of_row, float(step.rows), joins, **memory, contested=contested)
     width = min(plan.lane_block, step.lanes)
     outer = step.rows / step.lanes
-    total = CpuWork(0.0, 1.0, 0.0, 0.0)
-    rest, passes = step.lanes, 0.0
-    for size in block_sizes(plan.lane_block):
-        blocks, rest = divmod(rest, size)
-        if not blocks:
-            continue
-        passes += blocks
-        of_block, tasks = _block(plan, step, chip, size), outer * blocks
-        work = CpuWork(0.0, 1.0, 0.0, 0.0, alone=of_block)
-        if tasks > 1:
-            # Of one block that is a whole row of lanes, the lines are its own.
-            contested = 0.0
-            if blocks > 1:
-                each = contested_cycles(step, chip, of_block, tasks=tasks)
-                contested = tasks * (each + beside_cycles(step, chip, size, tasks))
-            work = CpuWork(tasks * of_block, tasks, 1.0, 0.0, contested=contested)
-        total += work
-    if not total.joins:
+    full, rest = divmod(step.lanes, plan.lane_block)
+    of_block = _block(plan, step, chip, width) if full else 0.0
+    # Lanes beyond the full blocks are one task more.
+    of_rest = sum(_block(plan, step, chip, size) for size in rest_blocks(plan, rest))
+    blocks = full + (rest > 0)
+    tasks, cycles = outer * blocks, outer * (full * of_block + of_rest)
+    if tasks > 1:
+        # Of one block that is a whole row of lanes, the lines are its own.
+        contested = 0.0
+        if blocks > 1:
+            longest = max(of_block, of_rest)
+            contested = contested_cycles(step, chip, longest, tasks=tasks)
+            contested = tasks * (contested + beside_cycles(step, chip, width, tasks))
+        # Of several rows of blocks each has a short one.
+        short = of_block - of_rest if rest and outer == 1 else 0.0
+        total = CpuWork(cycles, tasks, 1.0, 0.0, contested=contested, short=short)
+    else:
         # Nobody waits for the one core.
         in_order = float(plan.vectorize and takes_whole_rows(step, chip, plan.lane_block))
-        total = replace(total, cycles=total.alone, alone=0.0, in_order=in_order)
+        total = CpuWork(cycles, 1.0, 0.0, 0.0, in_order=in_order)
     memory |= beyond_caches(plan, step, chip, memory, total.tasks)
-    again = fetched_again(step, chip, width, passes)
+    again = fetched_again(step, chip, width, blocks)
     if plan.vectorize and not plan.transpose:
         again += evicted(step, chip, width)
     return replace(total, **with_more(memory, again))
@@ -203,7 +207,13 @@ def _around_block(chip: CpuChip, size: int) -> float:
 def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool = False) -> float:
     """Cycles of a step of ``size`` lanes in vectors; in tiles, with squares to and from memory."""
     cycles = _unhidden(step, chip, size, tiled)
-    cycles += vector_cycles(_of_lanes(step), size, chip, plan.ldexp, plan.library_math)
+    parts = vector_widths(size, VECTOR)
+    for count, cells in parts:
+        work = vector_cycles(_of_lanes(step), cells, chip, plan.ldexp, plan.library_math)
+        cycles += count * work
+    if step.state:
+        cells = max(part.cells for part in step.parts)
+        cycles += _PARTED * cells * max(0, (size % VECTOR).bit_count() - 1)
     stored = 0.0
     held = tiled and _in_registers(step, size)
     for a in step.moving:
@@ -215,7 +225,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
             side, vectors = LINE_BYTES / max(4, a.size), vectors_of(size, max(4, a.size), chip)
             cycles += vectors * chip.tile * (log2(side) + accesses) * a.times
         elif a.along_lane in (0, 1):
-            cycles += access_cycles(a, size, chip)
+            cycles += sum(count * access_cycles(a, cells, chip) for count, cells in parts)
         else:
             # Lane by lane, put into vectors and taken out of them by shuffles.
             each = _APART if tiled else _cell_cycles(a, step, chip, size)

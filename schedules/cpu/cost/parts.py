@@ -184,8 +184,8 @@ def past_share(plan: CpuPlan, step: Step) -> float:
         covered = step.length // width * width / step.length
         along, rows = step.length * size, step.rows
     else:
-        width = min(plan.lane_block, step.lanes)
-        covered = step.lanes // width * width / step.lanes
+        width, line = min(plan.lane_block, step.lanes), LINE_BYTES // size
+        covered = step.lanes // line * line / step.lanes
         along, rows = step.lanes * size, step.rows * step.length // step.lanes
     if width * size < LINE_BYTES:
         return 0.0

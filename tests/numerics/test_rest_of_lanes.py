@@ -1,0 +1,103 @@
+"""Lanes that full blocks leave: the first task of the loop over cores, whatever their number."""
+
+import numpy as np
+import pytest
+import tvm
+
+from bench.regret_cases import Case, inputs_of
+from tests.programs.suite.running import CPU
+from tests.support.compiled import compile_cached
+from tests.support.tiers import covering
+from tvm_scan import ScanPlan, parallelize
+from tvm_scan.schedules.machine.machine import Machine
+
+PAST = [False, True] if Machine.of(CPU).line_stores else [False]
+#: Lanes of a block -> all lanes: fewer than a block, one more, one less than two, odd ones.
+LANES = {16: (1, 3, 15, 17, 31, 45), 64: (37, 65, 127, 177), 640: (636, 641, 1276)}
+STEPS = 37
+
+
+def results(case, plan):
+    """Outputs of the loop and of a plan, which has them all after it was called twice."""
+    arrays = [tvm.runtime.tensor(value) for value in inputs_of(case)]
+    out = []
+    for func in (case.func, parallelize(case.func, CPU, plan)):
+        written = case.func.params[len(arrays) :]
+        shapes = [([int(e) for e in p.ty.shape], str(p.ty.dtype)) for p in written]
+        made = [tvm.runtime.tensor(np.full(shape, 7, dtype)) for shape, dtype in shapes]
+        run = compile_cached(func, CPU)[str(case.func.attrs["global_symbol"])]
+        for _ in range(2):
+            run(*arrays, *made)
+        out.append([tensor.numpy() for tensor in made])
+    return out
+
+
+def agree(case, plan):
+    want, got = results(case, plan)
+    for a, b in zip(got, want, strict=True):
+        if np.issubdtype(a.dtype, np.integer):
+            np.testing.assert_array_equal(a, b)
+        else:
+            np.testing.assert_allclose(a.astype("float64"), b.astype("float64"), 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "past", "reverse"),
+    covering(
+        [
+            (width, dtype, past, reverse)
+            for width in LANES
+            for dtype in ("float32", "float64", "int32", "int64")
+            for past in PAST
+            for reverse in (False, True)
+        ],
+        lambda c: dict(zip(("width", "dtype", "past", "reverse"), c, strict=True)),
+    ),
+)
+def test_columns(width, dtype, past, reverse):
+    """Neighbours in memory: vectors of any length, and lines with parts of one behind them."""
+    plan = ScanPlan.of("cpu", "lanes", lane_block=width, vectorize=True, nontemporal=past)
+    for lanes in LANES[width]:
+        options = {"axis": 0, "dtype": dtype, "reverse": reverse}
+        agree(Case("cumsum", (lanes, STEPS), options), plan)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lane_block": 16, "vectorize": True},
+        {"lane_block": 64, "vectorize": True},
+        {"lane_block": 4},
+        {"lane_block": 16},
+        {"lane_block": 16, "vectorize": True, "transpose": True, "prefetch": 1},
+        {"lane_block": 64, "vectorize": True, "transpose": True, "nontemporal": PAST[-1]},
+    ],
+)
+@pytest.mark.parametrize("family", ["cumsum", "cummax", "resets", "logsumexp"])
+def test_rows(family, options):
+    """Rows apart: in turns, in vectors that are gathered, and in tiles, some of them whole."""
+    plan = ScanPlan.of("cpu", "lanes", **options)
+    for lanes in (1, 3, 7, 31, 45, 59, 127):
+        agree(Case(family, (lanes, STEPS)), plan)
+
+
+@pytest.mark.parametrize("layout", ["bld", "bdl"])
+@pytest.mark.parametrize("channels", [5, 16, 31, 91])
+def test_states_of_several_sequences(channels, layout):
+    """Each sequence has a narrower block of its own."""
+    ldexp = Machine.of(CPU).ldexp
+    for width in (16, 64):
+        plan = ScanPlan.of("cpu", "lanes", lane_block=width, vectorize=True, ldexp=ldexp)
+        for tiles in {False, layout == "bdl"}:
+            case = Case("selective_scan", (3, channels, STEPS, 4), {"layout": layout})
+            agree(case, plan.with_(transpose=tiles))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves(dtype):
+    plan = ScanPlan.of("cpu", "lanes", lane_block=16, vectorize=True)
+    for lanes in (3, 15, 27):
+        case = Case("selective_scan", (1, lanes, STEPS, 4), {"layout": "bld", "dtype": dtype})
+        want, got = results(case, plan)
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a.astype("float64"), b.astype("float64"), 2e-2, 2e-2)
