@@ -76,7 +76,7 @@ class LaneBlock:
 
 
 def lane_block(
-    recurrence: Recurrence, width: int, plan: CpuPlan, lanes: Sequence[Any]
+    recurrence: Recurrence, width: int, plan: CpuPlan, lanes: Sequence[Any], count: Any = None
 ) -> LaneBlock:
     """All steps of ``width`` neighbouring lanes.
 
@@ -85,11 +85,13 @@ def lane_block(
     recurrence : Recurrence
         What runs.
     width : int
-        Lanes, any number.
+        Lanes, any number; where `count` is given, the most that there are.
     plan : CpuPlan
         How they advance.
     lanes : sequence of Expr
         The first of them.
+    count : Expr, optional
+        How many there are, where only the run tells.
     """
     time, of_step = recurrence.time, step_of(recurrence)
     # Chains of polynomials, and sums over states, hide one another in longer vectors.
@@ -101,25 +103,31 @@ def lane_block(
         recurrence, fill = known.recurrence, known.fill
     always = readable(recurrence) if width > 1 and plan.vectorize else []
     tiles = None
-    if plan.transpose and width % 16 == 0:
+    if plan.transpose and width % 16 == 0 and count is None:
         tiles = LaneTiles(recurrence, width, nontemporal=plan.nontemporal, prefetch=plan.prefetch)
         recurrence = tiles.recurrence
     held = HeldStores(recurrence, ())
-    if plan.nontemporal and tiles is None and recurrence.lanes:
+    if plan.nontemporal and tiles is None and recurrence.lanes and count is None:
         held = hold_stores(recurrence, recurrence.lanes[-1].var, width)
         recurrence = held.recurrence
     replica = Replica(recurrence, lanes, unroll=False, width=width)
 
     together = min(width, tiles.together if tiles and is_short else VECTOR)
     probe = tirx.Var("u", dtype)
-    vectors = [_Vectors(*part) for part in vector_widths(width, together)]
+    parts: list[tuple[Any, int]] = [*vector_widths(width, together)]
+    if count is not None:
+        # Whole vectors, and the others one by one.
+        whole, left = count // VECTOR, count % VECTOR
+        parts = [(whole, VECTOR), (left, 1)] if width > VECTOR else [(count, 1)]
+    vectors = [_Vectors(*part) for part in parts]
 
     def across(make: Any) -> Any:
         """``make`` for each lane of the block."""
         if width == 1:
             return make(None)
         if not plan.vectorize:
-            return loop("u", width, make, ForKind.UNROLLED, dtype)
+            kind = ForKind.UNROLLED if count is None else ForKind.SERIAL
+            return loop("u", width if count is None else count, make, kind, dtype)
 
         def code(u: Any) -> Any:
             known = [*replica.buffers, *(tiles.buffers if tiles else []), *always]
@@ -135,8 +143,8 @@ def lane_block(
                 return stmt
             return with_vector_math(stmt, of.pool, lane, ldexp=plan.ldexp)
 
-        def strip(of: _Vectors, first: int, w: Any) -> Any:
-            begin = w * int_const(of.size, dtype) + int_const(first, dtype)
+        def strip(of: _Vectors, first: Any, w: Any) -> Any:
+            begin = w * int_const(of.size, dtype) + as_dtype(first, dtype)
             kind = of_lanes if of.size > 1 else ForKind.SERIAL
             return loop("u", of.size, lambda u: vector(begin + u, u, of), kind, dtype)
 
@@ -146,10 +154,11 @@ def lane_block(
         # a cell on a Zen 4, and 1.8 with the vectors written out.
         few = tiles is not None and width <= _WRITTEN_OUT * together
         kind = ForKind.UNROLLED if few else ForKind.SERIAL
-        stmts, first = [], 0
+        stmts: list[Any] = []
+        first: Any = 0
         for of in vectors:
             stmts.append(loop("w", of.count, partial(strip, of, first), kind, dtype))
-            first += of.count * of.size
+            first = first + of.count * of.size
         return tir.seq(stmts)
 
     stmts = [across(replica.begin)]
@@ -170,7 +179,8 @@ def lane_block(
                 width,
                 lambda index, u: replica.instantiate(index, as_dtype(u, dtype), t),
             )
-            asked = _asked(recurrence, replica, width, t, plan.prefetch, dtype)
+            ahead = plan.prefetch if count is None else 0
+            asked = _asked(recurrence, replica, width, t, ahead, dtype)
             return tir.seq([*asked, across(lambda u: replica.step(t, u)), stored])
 
         stmts.append(loop("t", time.extent, step))
@@ -192,7 +202,7 @@ def lane_block(
 class _Vectors:
     """Some vectors of as many lanes, and the registers of one of them."""
 
-    def __init__(self, count: int, size: int) -> None:
+    def __init__(self, count: Any, size: int) -> None:
         self.count, self.size = count, size
         self.pool, self.sums = Pool(size), StripSums(size)
 

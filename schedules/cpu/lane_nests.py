@@ -5,6 +5,7 @@ Work and span, for R lanes of L steps on P cores: R L steps, span R L / P.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -33,8 +34,7 @@ def build_lanes(recurrence: Recurrence, plan: CpuPlan) -> Built:
     A block of ``lane_block`` neighbouring lanes advances together: as cells of vectors where the
     lane axis is contiguous in memory, else interleaved, so that the latency of one lane's
     chain hides behind the others. Lanes beyond the last full block are one task more of the same
-    loop, its first one: the first core has most tasks. Of a number that is known at run time only
-    they run one by one.
+    loop, its first one: the first core has most tasks.
     """
     if plan.time_vector:
         return Built([_vector_nest(recurrence, plan)], [])
@@ -43,20 +43,16 @@ def build_lanes(recurrence: Recurrence, plan: CpuPlan) -> Built:
     if alone or tir.as_int(recurrence.lanes[-1].extent) == 0:
         return Built([_single_lanes(recurrence, plan)], [])
     lanes = recurrence.lanes[-1].extent
-    known = tir.as_int(lanes)
-    none = int_const(0, lanes)
-    if known is not None:
-        full, rest = divmod(known, plan.lane_block)
-        widths = rest_blocks(plan, rest)
-        return Built([_block_nest(recurrence, plan, int_const(full, lanes), widths, none)], [])
-    full = tir.simplify(lanes // plan.lane_block)
-    done = tir.simplify(full * plan.lane_block)
-    single = plan.with_(lane_block=1)
-    nests = [
-        _block_nest(recurrence, plan, full, [], none),
-        _block_nest(recurrence, single, tir.simplify(lanes - done), [], done),
-    ]
-    return Built(nests, [])
+    size = int_const(plan.lane_block, lanes)
+    full, rest = tir.simplify(lanes // size), tir.simplify(lanes % size)
+    known = tir.as_int(rest)
+    widths: list[tuple[int, Any]]
+    if known is None:
+        # What only the run tells is one block, with room for as many lanes as may be left.
+        widths = [(plan.lane_block, rest)]
+    else:
+        widths = [(lanes_left, None) for lanes_left in rest_blocks(plan, known)]
+    return Built([_block_nest(recurrence, plan, full, widths)], [])
 
 
 def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
@@ -99,7 +95,7 @@ def _single_lanes(recurrence: Recurrence, plan: CpuPlan) -> Any:
 
 
 def _block_nest(
-    recurrence: Recurrence, plan: CpuPlan, full: Any, rest: list[int], offset: Any
+    recurrence: Recurrence, plan: CpuPlan, full: Any, rest: Sequence[tuple[int, Any]]
 ) -> Any:
     """Blocks of the innermost lanes as tasks.
 
@@ -111,10 +107,9 @@ def _block_nest(
         With the lanes of a full block.
     full : Expr
         How many are full.
-    rest : list of int
-        Lanes of the narrower blocks behind these, which are one task more, the first one.
-    offset : Expr
-        The first lane; 0 where there are such blocks.
+    rest : sequence of (int, Expr or None)
+        Lanes of the narrower blocks behind these, which are one task more, the first one: room for
+        them, and how many there are where that is not it.
     """
     width, extent = plan.lane_block, recurrence.lanes[-1].extent
     others = [axis.extent for axis in recurrence.lanes[:-1]]
@@ -125,21 +120,21 @@ def _block_nest(
     number = (row // inner) * extent
     lead = decode_lanes(recurrence, number)[:-1]
 
-    def of_lanes(size: int, first: Any) -> LaneBlock:
-        return lane_block(recurrence, size, plan, [*lead, first])
+    def of_lanes(size: int, first: Any, count: Any = None) -> LaneBlock:
+        return lane_block(recurrence, size, plan, [*lead, first], count)
 
     at = row % inner
     if not rest:
-        first = tir.simplify(at * width) + offset
-        return _over_cores(recurrence, plan, row, rows, of_lanes(width, first))
+        block = of_lanes(width, tir.simplify(at * width))
+        return _over_cores(recurrence, plan, row, rows, block)
     done, ends = full * width, []
-    for size in rest:
-        ends.append(of_lanes(size, tir.simplify(done)))
+    for size, count in rest:
+        ends.append(of_lanes(size, tir.simplify(done), count))
         done = done + size
     block = LaneBlock.in_turn(ends)
     if tir.as_int(full) != 0:
-        first = (at - int_const(1, at)) * width
-        block = LaneBlock.either(at < int_const(1, at), block, of_lanes(width, first))
+        one = int_const(1, at)
+        block = LaneBlock.either(at < one, block, of_lanes(width, (at - one) * width))
     return _over_cores(recurrence, plan, row, rows, block)
 
 

@@ -8,7 +8,7 @@ from bench.regret_cases import Case, inputs_of
 from tests.programs.suite.running import CPU
 from tests.support.compiled import compile_cached
 from tests.support.tiers import covering
-from tvm_scan import ScanPlan, parallelize
+from tvm_scan import ScanPlan, library, parallelize
 from tvm_scan.schedules.machine.machine import Machine
 
 PAST = [False, True] if Machine.of(CPU).line_stores else [False]
@@ -101,3 +101,34 @@ def test_halves(dtype):
         want, got = results(case, plan)
         for a, b in zip(got, want, strict=True):
             np.testing.assert_allclose(a.astype("float64"), b.astype("float64"), 2e-2, 2e-2)
+
+
+_ROWS, _COLUMNS = 1, 0
+
+
+@pytest.mark.parametrize(
+    ("axis", "options"),
+    [
+        (_ROWS, {"lane_block": 4}),
+        (_ROWS, {"lane_block": 16, "vectorize": True}),
+        (_ROWS, {"lane_block": 32, "vectorize": True, "transpose": True}),
+        (_ROWS, {"lane_block": 64, "vectorize": True, "transpose": True, "nontemporal": PAST[-1]}),
+        (_COLUMNS, {"lane_block": 4}),
+        (_COLUMNS, {"lane_block": 16, "vectorize": True}),
+        (_COLUMNS, {"lane_block": 64, "vectorize": True, "prefetch": 1}),
+        (_COLUMNS, {"lane_block": 64, "vectorize": True, "nontemporal": PAST[-1]}),
+    ],
+)
+def test_a_number_that_only_the_run_tells(axis, options):
+    """One kernel for all of them, with one pass over what full blocks leave."""
+    func = library.cumsum(None, None, "int32", axis=axis)
+    scan = parallelize(func, CPU, ScanPlan.of("cpu", "lanes", **options))
+    text = scan.script()
+    assert text.count("scan_lanes") == 1 and text.count("T.parallel") == 1
+    run = compile_cached(scan, CPU)[str(func.attrs["global_symbol"])]
+    for lanes in (0, 1, 3, 16, 31, 63, 64, 65, 100, 177):
+        shape = (STEPS, lanes) if axis == 0 else (lanes, STEPS)
+        x = np.random.default_rng(lanes).integers(-1000, 1000, shape).astype("int32")
+        out = tvm.runtime.tensor(np.full(shape, 7, "int32"))
+        run(tvm.runtime.tensor(x), out)
+        np.testing.assert_array_equal(out.numpy(), np.cumsum(x, axis=axis, dtype="int32"))
