@@ -5,7 +5,9 @@ of the space take turns, each woken by an untimed call; the least of each counts
 default's time over the best. Cases that look bad are timed a second time, alone with the best, in a
 process of their own: which pages arrays lie in, and which cores threads run on, is decided anew.
 Cores that are one for a while (`bench.cores`) are waited for. A loop that rounds a carry of halves
-at every step, as no default does, is timed but not compared.
+at every step, as no default does, is timed but not compared. Maxima of integers, where scalar code
+guesses which number is the larger one, get other numbers at every call: of the same ones a
+processor has soon learnt its guesses.
 
     python -m bench.regret [--cases N] [--seed N] [--add] [--json bench/results/regret.json]
 
@@ -18,8 +20,11 @@ import argparse
 import json
 import random
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import cycle
 from math import exp, inf, log
 from multiprocessing import get_context
 from pathlib import Path
@@ -47,6 +52,8 @@ _OUTLIER = 1.15
 _LOOP = ScanPlan.of("cpu", "sequential")
 #: Pieces that a case is timed in.
 _PIECES = 3
+#: More numbers than a processor learns its guesses of, and arrays of them at most.
+_UNLEARNT, _ARRAYS = 1 << 17, 256
 #: How far a plan may be from the loop, as a share of the largest value: it is the same program.
 _CLOSE = {"float64": 1e-9, "float32": 2e-3, "bfloat16": 5e-2, "float16": 2e-2}
 
@@ -119,9 +126,19 @@ class Prepared:
         zeros = [_zeros(param) for param in written]
         self.tensors = [tvm.runtime.tensor(v) for v in (*given, *zeros)]
         self.outputs = self.tensors[len(given) :]
+        self.calls = [self.tensors, *self._others(given)]
         self.runs: dict[ScanPlan, Any] = {}
         self.apart = True
         self.want = self._results(tvm.compile(self.func, target=target)[self.name])
+
+    def _others(self, given: list[np.ndarray]) -> list[list[Any]]:
+        """Arguments of further calls, where the same numbers would be learnt."""
+        if not self.case.guesses:
+            return []
+        count = min(_ARRAYS, -(-_UNLEARNT // given[0].size)) - 1
+        rng = np.random.default_rng(1)
+        made = ([tvm.runtime.tensor(rng.permuted(v)) for v in given] for _ in range(count))
+        return [[*others, *self.outputs] for others in made]
 
     def _results(self, run: Any) -> list[np.ndarray]:
         run(*self.tensors)
@@ -143,7 +160,7 @@ class Prepared:
         """Least seconds of each, in turns, in pieces for which the cores are apart."""
         for plan in plans:
             self.add(plan)
-        calls = {str(p): (lambda run=self.runs[p]: run(*self.tensors)) for p in plans}
+        calls = {str(p): partial(_call, self.runs[p], cycle(self.calls)) for p in plans}
         times = dict.fromkeys(plans, inf)
 
         def piece() -> None:
@@ -154,6 +171,10 @@ class Prepared:
 
         self.apart = on_cores(piece, _PIECES) and self.apart
         return times
+
+
+def _call(run: Any, arguments: Iterator[list[Any]]) -> None:
+    run(*next(arguments))
 
 
 def _zeros(param: Any) -> np.ndarray:

@@ -73,6 +73,11 @@ class Case:
         return f"{self.family}{self.sizes}{extra}"
 
     @property
+    def guesses(self) -> bool:
+        """Whether scalar code guesses, of maxima of integers, which number is the larger one."""
+        return self.family == "cummax" and "int" in self.options.get("dtype", "")
+
+    @property
     def func(self) -> Any:
         """The sequential function."""
         if self.family in LIBRARY:

@@ -51,8 +51,10 @@ _GATHERED = (128, 16)
 #: Columns of which two cores write to every line, and cycles of a step that it may take.
 _HALF_A_LINE = Lanes(lane_block=LANES // 2, vectorize=True)
 _OF_A_LINE = (5.0, 10.0, 20.0, 40.0, 80.0, 160.0)
-#: A strip for each core, side by side, and their steps.
-_STRIP, _SIDE_BY_SIDE = Lanes(lane_block=32, vectorize=True), 512
+#: A strip for each core, side by side, and the share of their private caches that they fill. As a
+#: host has placed two cores of a Zen 4, and arrays lie, two strips of 64 columns of 3072 steps take
+#: them 0 to 40 cycles a line more than apart from each other, of 512 steps 0 to 6.
+_STRIP, _FILLED = Lanes(lane_block=32, vectorize=True), 0.75
 #: Constants that cycles and bytes are divided by.
 _RATES = ("mixed_issue", "mixed_integers", "narrow", "column_rate")
 #: The least that any is, or one of what rates count takes: a product of integers is at least one
@@ -104,7 +106,8 @@ def planned(known: CpuChip) -> dict[str, list[Run]]:
         of_whole_lines = {"narrow": halves, "gathers": gathers}
     of_several = {}
     if (cores := host_cores()) > 1:
-        strips = cumsum(_STRIP.lane_block * cores, _SIDE_BY_SIDE, axis=0)
+        lanes = _STRIP.lane_block * cores
+        strips = cumsum(lanes, int(_FILLED * known.private * cores / (2 * 4 * lanes)), axis=0)
         of_several = {"beside": [Run(strips, _STRIP, cores=cores)]}
     return {
         "row": [Run(cumsum(CELLS // _SHORT, _SHORT), BLOCKS)],

@@ -65,7 +65,9 @@ class CpuChip:
     beside : float
         Cycles of a line of a strip of lanes, of arrays that the private caches hold, if another
         core stores to the lines beside the strip at the same time: what the prefetchers of each
-        bring is the other's. A Cascade Lake takes 20.
+        bring is the other's. A Cascade Lake takes 20, a Zen 4 from none to 40, as its host has
+        placed the cores: sums of 128 columns of 400 steps take two of them in two strips 4.6 or
+        14.5 us, in four 2.8 or 4.4, and one in whole rows 3.9.
     descending : float
         Cycles that a store waits which lies before the last one in memory, in scalar code.
     row : float

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.regret import measure, summary, timed_anew
+from bench.regret import Prepared, measure, summary, timed_anew
 from bench.regret_cases import Case
 from tvm_scan import ScanPlan
 from tvm_scan.schedules.choose.default import host_target
@@ -28,3 +28,15 @@ def test_a_loop_of_other_numbers_is_not_compared(family):
     assert row.same_numbers or row.best != "cpu/sequential()"
     late = replace(row, plan="cpu/lanes()", default_us=2 * row.loop_us)
     assert len(summary([late])["slower_than_loop"]) == row.same_numbers
+
+
+def test_maxima_of_integers_get_other_numbers_at_every_call():
+    """A processor learns its guesses of the same ones; of maxima of floats it makes none."""
+    learnt = Prepared(Case("cummax", (3, 400), {"dtype": "float32"}), host_target())
+    assert learnt.calls == [learnt.tensors]
+    prepared = Prepared(Case("cummax", (3, 4000), {"dtype": "int64"}), host_target())
+    inputs = [arguments[0].numpy() for arguments in prepared.calls]
+    assert sum(x.size for x in inputs) >= 1 << 17
+    assert all(sorted(x.flat) == sorted(inputs[0].flat) for x in inputs)
+    assert not any((x == inputs[0]).all() for x in inputs[1:])
+    assert all(arguments[1].same_as(prepared.outputs[0]) for arguments in prepared.calls)

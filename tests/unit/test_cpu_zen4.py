@@ -524,3 +524,26 @@ def test_one_block_of_all_lanes_needs_no_pool():
     """Sums of 3 rows of 402 steps: 0.5 us in turns on one core, 1.3 in two tasks, the loop 1.1."""
     assert 1e6 * seconds_on(2, "cumsum", (3, 402), "cpu/lanes(lane_block=4)") < 0.6
     assert chosen("cumsum", (3, 402)).lane_block == 4
+
+
+@pytest.mark.parametrize(
+    ("columns", "steps", "dtype"),
+    [
+        (128, 400, "float32"),  # two strips 4.6 or 14.5 us, whole rows 3.9
+        (128, 1500, "float32"),  # 26 or 33, and 17
+        (64, 3000, "float32"),  # 25 or 81, and 17
+        (256, 750, "float32"),  # 9.3 or 27, four strips 9.1 or 19
+        (32, 1600, "float32"),  # 3.7 or 7.1, whole rows 4.2
+        (16, 1648, "float64"),  # 3.9 or 7.9, and 4.0
+    ],
+)
+def test_two_strips_side_by_side_are_no_default(columns, steps, dtype):
+    """As the host has placed the cores, each takes the other's lines, or hardly does."""
+    plan = chosen("cumsum", (columns, steps), axis=0, dtype=dtype)
+    assert plan.keeps_loop or plan.lane_block >= columns or plan.lane_block <= columns // 4
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(512, 8), (450, 8), (256, 16)])
+def test_one_block_of_all_lanes_leaves_the_nearest_cache(rows, steps):
+    """2.7, 1.9 and 3.1 us, lane by lane on two cores 2.1, 2.2 and 2.5; of 400 x 8 1.5 and 2.0."""
+    assert not chosen("cumsum", (rows, steps)).lane_block >= rows
