@@ -67,14 +67,17 @@ def in_vectors(extent: int, width: int, make: Callable[[Any], Any], dtype: str) 
     return loop("m", extent // width, vector, ForKind.UNROLLED, dtype)
 
 
-def vector_widths(cells: int, widest: int) -> list[tuple[int, int]]:
-    """Vectors of so many cells, as many as there are of each length: the last one may be shorter.
+def vector_widths(cells: int, *lengths: int) -> list[tuple[int, int]]:
+    """Vectors of so many cells: how many there are of each length, and one of what is left.
 
-    LLVM makes of any number of cells what the target has: of 15 lanes as one vector it loads 8, 4,
-    2 and 1, and works on 16.
+    LLVM makes of any number of cells what the target has: of 15 it loads 8, 4, 2 and 1, and works
+    on 16.
     """
-    count, rest = divmod(cells, widest)
-    return [(n, size) for n, size in ((count, widest), (1, rest)) if n and size]
+    counts = []
+    for length in lengths:
+        count, cells = divmod(cells, length)
+        counts.append((count, length))
+    return [(count, size) for count, size in (*counts, (1, cells)) if count and size]
 
 
 def bound_loop(name: str, thread: str, extent: Any, body: Callable[[Var], Any]) -> Any:

@@ -15,7 +15,7 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.branches import branches, choices_as_selects, readable
 from tvm_scan.schedules.common.invariants import hold_invariants
-from tvm_scan.schedules.common.ir import as_dtype, cell_count, int_const, loop, vector_widths, when
+from tvm_scan.schedules.common.ir import as_dtype, cell_count, int_const, loop, when
 from tvm_scan.schedules.common.lanes import clear, guard_of
 from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
@@ -25,7 +25,7 @@ from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lane_streams import asked_inside, loads_across_lanes
 from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores
-from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan
+from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, lane_vectors
 from tvm_scan.schedules.cpu.strip_sums import StripSums
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
 from tvm_scan.schedules.machine.terms import apart
@@ -112,9 +112,9 @@ def lane_block(
         recurrence = held.recurrence
     replica = Replica(recurrence, lanes, unroll=False, width=width)
 
-    together = min(width, tiles.together if tiles and is_short else VECTOR)
+    together = tiles.together if tiles and is_short else VECTOR
     probe = tirx.Var("u", dtype)
-    parts: list[tuple[Any, int]] = [*vector_widths(width, together)]
+    parts: list[tuple[Any, int]] = [*lane_vectors(of_step, width, together)]
     if count is not None:
         # Whole vectors, and the others one by one.
         whole, left = count // VECTOR, count % VECTOR
@@ -157,7 +157,9 @@ def lane_block(
         stmts: list[Any] = []
         first: Any = 0
         for of in vectors:
-            stmts.append(loop("w", of.count, partial(strip, of, first), kind, dtype))
+            many = of.size == together or count is not None
+            each = kind if many else ForKind.UNROLLED
+            stmts.append(loop("w", of.count, partial(strip, of, first), each, dtype))
             first = first + of.count * of.size
         return tir.seq(stmts)
 

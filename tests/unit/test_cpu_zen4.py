@@ -495,6 +495,8 @@ def test_rows_a_few_bytes_from_whole_pages_meet_in_a_set(steps, lanes):
         ("cumsum", (7, 5000), "lane_block=8, vectorize=True", 10.1),
         ("cumsum", (55, 5000), "lane_block=16, vectorize=True", 49.0),
         ("cumsum", (14, 226), "lane_block=16, vectorize=True", 1.1),
+        ("cumsum", (17, 277), "lane_block=32, vectorize=True", 1.6),
+        ("cumsum", (27, 277), "lane_block=32, vectorize=True", 2.5),
         ("cumprod", (232, 20), "lane_block=128, vectorize=True, transpose=True, prefetch=1", 1.8),
         ("selective_scan", (1, 15, 1000, 16), "lane_block=16, vectorize=True, ldexp=True", 122),
         ("selective_scan", (1, 31, 1000, 16), "lane_block=32, vectorize=True, ldexp=True", 185),

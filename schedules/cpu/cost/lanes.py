@@ -6,7 +6,6 @@ from dataclasses import replace
 from math import log2
 
 from tvm_scan import tir
-from tvm_scan.schedules.common.ir import vector_widths
 from tvm_scan.schedules.cpu.chains import RUN
 from tvm_scan.schedules.cpu.cost.count import WIDENED, Counts
 from tvm_scan.schedules.cpu.cost.lane_lines import (
@@ -48,7 +47,7 @@ from tvm_scan.schedules.cpu.cost.strips import (
 )
 from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_scan
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS, tile_parts
-from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, rest_blocks
+from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, lane_vectors, rest_blocks
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 from tvm_scan.tir import LINE_BYTES
@@ -207,7 +206,7 @@ def _around_block(chip: CpuChip, size: int) -> float:
 def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool = False) -> float:
     """Cycles of a step of ``size`` lanes in vectors; in tiles, with squares to and from memory."""
     cycles = _unhidden(step, chip, size, tiled)
-    parts = vector_widths(size, VECTOR)
+    parts = lane_vectors(step, size)
     for count, cells in parts:
         work = vector_cycles(_of_lanes(step), cells, chip, plan.ldexp, plan.library_math)
         cycles += count * work
