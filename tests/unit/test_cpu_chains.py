@@ -18,7 +18,7 @@ from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.machine import cpu_constants
 from tvm_scan.schedules.machine import machine as machines
 from tvm_scan.schedules.machine.cpu_constants import with_features
-from tvm_scan.schedules.machine.cpu_cost import cpu_cost
+from tvm_scan.schedules.machine.cpu_cost import CpuWork, cpu_cost
 from tvm_scan.schedules.machine.machine import Machine
 
 CORES = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "num-cores": 2})
@@ -431,3 +431,29 @@ def test_strips_are_written_past_the_caches_where_rows_begin_at_lines(lanes, pas
     _, machine = machine_of("znver4")
     plans = [plan for plan in Lanes.shortlist(found, machine) if plan.vectorize]
     assert any(plan.nontemporal for plan in plans) == past
+
+
+@pytest.mark.parametrize(
+    ("cores", "tasks", "short", "longest"),
+    [
+        (1, 2, 60, 140),  # all of it
+        (2, 2, 60, 100),  # 40 beside 100
+        (2, 3, 60, 140),  # 40 and 100 beside 100
+        (2, 4, 60, 200),  # 40 and 100 beside 100 and 100
+        (2, 3, 0, 200),
+        (4, 5, 60, 200),  # 40 and 100, 100 and 100, 100, none
+    ],
+)
+def test_cores_wait_for_the_one_with_the_longest_tasks(cores, tasks, short, longest):
+    """TVM gives the first cores the first tasks, of which the first one is shorter."""
+    work = CpuWork(100.0 * tasks - short, float(tasks), 1.0, 0.0, short=float(short))
+    assert cost_on(cores, work).busy == pytest.approx(longest * CHIP.cycle)
+
+
+def test_lines_come_from_fewer_cores_while_a_short_task_is_done():
+    """One core goes on alone for as long as the other one's task is shorter."""
+    even = CpuWork(200.0, 2.0, 1.0, 1e8, footprint=1e9)
+    uneven = replace(even, cycles=110.0, short=90.0)
+    alone = replace(even, tasks=1.0, joins=0.0)
+    least, more, most = (cost_on(2, work).memory for work in (even, uneven, alone))
+    assert least < more < most
