@@ -133,7 +133,7 @@ def cpu_cost(work: CpuWork, machine: Machine) -> CpuCost:
     used = min(float(cores), work.tasks) if work.joins else 1.0
     cycles = work.cycles + (work.contested if used > 1 else 0.0)
     busy, memory = cycles / used, _memory_seconds(work, chip, used)
-    if used > 1 and work.tasks < 16 * used:
+    if used > 1 and cycles > 0 and work.tasks < 16 * used:
         # The first cores have most tasks; while the last ones run, fewer cores bring lines.
         each, most = (cycles + work.short) / work.tasks, ceil(work.tasks / used)
         busy = max(most * each - work.short, min(most, work.tasks - most) * each)

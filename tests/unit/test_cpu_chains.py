@@ -450,6 +450,10 @@ def test_cores_wait_for_the_one_with_the_longest_tasks(cores, tasks, short, long
     assert cost_on(cores, work).busy == pytest.approx(longest * CHIP.cycle)
 
 
+def test_no_steps_take_no_time_on_any_number_of_cores():
+    assert cost_on(4, CpuWork(0.0, 5.0, 1.0, 0.0)).busy == 0.0
+
+
 def test_lines_come_from_fewer_cores_while_a_short_task_is_done():
     """One core goes on alone for as long as the other one's task is shorter."""
     even = CpuWork(200.0, 2.0, 1.0, 1e8, footprint=1e9)
