@@ -92,6 +92,11 @@ def lane_block(
         The first of them.
     count : Expr, optional
         How many there are, where only the run tells.
+
+    Returns
+    -------
+    LaneBlock
+        Of as many lanes; of none, where there are none.
     """
     time, of_step = recurrence.time, step_of(recurrence)
     # Chains of polynomials, and sums over states, hide one another in longer vectors.
