@@ -67,19 +67,6 @@ def in_vectors(extent: int, width: int, make: Callable[[Any], Any], dtype: str) 
     return loop("m", extent // width, vector, ForKind.UNROLLED, dtype)
 
 
-def vector_widths(cells: int, *lengths: int) -> list[tuple[int, int]]:
-    """Vectors of so many cells: how many there are of each length, and one of what is left.
-
-    LLVM makes of any number of cells what the target has: of 15 it loads 8, 4, 2 and 1, and works
-    on 16.
-    """
-    counts = []
-    for length in lengths:
-        count, cells = divmod(cells, length)
-        counts.append((count, length))
-    return [(count, size) for count, size in (*counts, (1, cells)) if count and size]
-
-
 def bound_loop(name: str, thread: str, extent: Any, body: Callable[[Var], Any]) -> Any:
     """Loop bound to a CUDA thread axis."""
     var = tirx.Var(name, tir.dtype_of(extent))

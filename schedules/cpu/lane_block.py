@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.cpu.chains import interleaved_chains
 from tvm_scan.schedules.cpu.cost.parts import takes_rows_in_vectors
-from tvm_scan.schedules.cpu.cost.step import step_of
+from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.lane_streams import asked_inside, loads_across_lanes
 from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores
@@ -98,9 +98,7 @@ def lane_block(
     LaneBlock
         Of as many lanes; of none, where there are none.
     """
-    time, of_step = recurrence.time, step_of(recurrence)
-    # Chains of polynomials, and sums over states, hide one another in longer vectors.
-    is_short = not of_step.is_long
+    whole, time = recurrence, recurrence.time
     dtype = tir.dtype_of(lanes[-1]) if lanes else tir.dtype_of(time.var)
     fill = None
     if width > 1 and plan.vectorize:
@@ -116,57 +114,7 @@ def lane_block(
         held = hold_stores(recurrence, recurrence.lanes[-1].var, width)
         recurrence = held.recurrence
     replica = Replica(recurrence, lanes, unroll=False, width=width)
-
-    together = tiles.together if tiles and is_short else VECTOR
-    probe = tirx.Var("u", dtype)
-    parts: list[tuple[Any, int]] = [*lane_vectors(of_step, width, together)]
-    if count is not None:
-        # Whole vectors, and the others one by one.
-        whole, left = count // VECTOR, count % VECTOR
-        parts = [(whole, VECTOR), (left, 1)] if width > VECTOR else [(count, 1)]
-    vectors = [_Vectors(*part) for part in parts]
-
-    def across(make: Any) -> Any:
-        """``make`` for each lane of the block."""
-        if width == 1:
-            return make(None)
-        if not plan.vectorize:
-            kind = ForKind.UNROLLED if count is None else ForKind.SERIAL
-            return loop("u", width if count is None else count, make, kind, dtype)
-
-        def code(u: Any) -> Any:
-            known = [*replica.buffers, *(tiles.buffers if tiles else []), *always]
-            return choices_as_selects(hoist_first_iteration(make(u)), known)
-
-        of_lanes = ForKind.SERIAL if branches(code(probe)) else ForKind.VECTORIZED
-
-        def vector(u: Any, lane: Any, of: _Vectors) -> Any:
-            stmt = code(u)
-            if width > of.size and of_lanes == ForKind.VECTORIZED:
-                stmt = of.sums(stmt, lane)
-            if plan.library_math:
-                return stmt
-            return with_vector_math(stmt, of.pool, lane, ldexp=plan.ldexp)
-
-        def strip(of: _Vectors, first: Any, w: Any) -> Any:
-            begin = w * int_const(of.size, dtype) + as_dtype(first, dtype)
-            kind = of_lanes if of.size > 1 else ForKind.SERIAL
-            return loop("u", of.size, lambda u: vector(begin + u, u, of), kind, dtype)
-
-        # A wide block is a strip of memory rows: many vectors per step, carries in L1. Of tiles'
-        # few vectors LLVM has to know the lanes, or it takes the address of every cell that is read
-        # by itself out of a vector: clamped sums of rows of 14 steps in tiles of 32 took 2.9 cycles
-        # a cell on a Zen 4, and 1.8 with the vectors written out.
-        few = tiles is not None and width <= _WRITTEN_OUT * together
-        kind = ForKind.UNROLLED if few else ForKind.SERIAL
-        stmts: list[Any] = []
-        first: Any = 0
-        for of in vectors:
-            many = of.size == together or count is not None
-            each = kind if many else ForKind.UNROLLED
-            stmts.append(loop("w", of.count, partial(strip, of, first), each, dtype))
-            first = first + of.count * of.size
-        return tir.seq(stmts)
+    across = _Across(replica, plan, step_of(whole), dtype, always, tiles, count)
 
     stmts = [across(replica.begin)]
     if fill is not None:
@@ -193,17 +141,21 @@ def lane_block(
         stmts.append(loop("t", time.extent, step))
     if recurrence.finish is not None:
         stmts.append(across(replica.finish))
-    values = [b for of in vectors for b in (*of.pool.buffers, *of.sums.buffers)]
-    registers = [*replica.buffers, *values, *(tiles.buffers if tiles else [])]
+    registers = [*replica.buffers, *across.values, *(tiles.buffers if tiles else [])]
     if width > 1:
         # Without a use outside the vector loop TVM would move the registers into it and shrink
         # them to one cell.
-        stmts.insert(0, clear([*replica.buffers, *values]))
+        stmts.insert(0, clear([*replica.buffers, *across.values]))
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
-    if not (plan.vectorize or takes_rows_in_vectors(of_step)):
-        body = apart(body)  # the compiler leaves it apart from the next one
+    if not plan.vectorize:
+        body = left_apart(body, whole)
     arrays = _arrays(replica, tiles, width)
     return LaneBlock(body, registers, arrays, tiles.stored if tiles else held.dtypes)
+
+
+def left_apart(row: Any, recurrence: Recurrence) -> Any:
+    """The statement of a row, which the compiler leaves apart from the next one."""
+    return row if takes_rows_in_vectors(step_of(recurrence)) else apart(row)
 
 
 class _Vectors:
@@ -212,6 +164,107 @@ class _Vectors:
     def __init__(self, count: Any, size: int) -> None:
         self.count, self.size = count, size
         self.pool, self.sums = Pool(size), StripSums(size)
+
+
+class _Across:
+    """Code for each lane of a block: in vectors, in turns, or for the only one.
+
+    Parameters
+    ----------
+    replica : Replica
+        The block's.
+    plan : CpuPlan
+        How lanes advance.
+    step : Step
+        What is counted of the recurrence.
+    dtype : str
+        Of the number of a lane.
+    always : list of Var
+        Buffers of which every cell may be read.
+    tiles : LaneTiles, optional
+        Where rows pass through tiles.
+    count : Expr, optional
+        Lanes that there are, where only the run tells.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        plan: CpuPlan,
+        step: Step,
+        dtype: str,
+        always: list[Var],
+        tiles: LaneTiles | None,
+        count: Any,
+    ) -> None:
+        self.plan, self.width, self.dtype, self.count = plan, replica.width, dtype, count
+        self._known = [*replica.buffers, *(tiles.buffers if tiles else []), *always]
+        # Chains of polynomials, and sums over states, hide one another in longer vectors.
+        self._together = tiles.together if tiles and not step.is_long else VECTOR
+        self._few = tiles is not None and self.width <= _WRITTEN_OUT * self._together
+        parts: list[tuple[Any, int]]
+        if count is None:
+            parts = [*lane_vectors(step, self.width, self._together)]
+        elif self.width > VECTOR:
+            # Whole vectors, and the others one by one.
+            parts = [(count // VECTOR, VECTOR), (count % VECTOR, 1)]
+        else:
+            parts = [(count, 1)]
+        self._vectors = [_Vectors(*part) for part in parts]
+
+    @property
+    def values(self) -> list[Var]:
+        """Return the registers of the vectors, once all code is made."""
+        return [b for of in self._vectors for b in (*of.pool.buffers, *of.sums.buffers)]
+
+    def __call__(self, make: Callable[[Any], Any]) -> Any:
+        """``make(lane)`` for each lane of the block."""
+        if self.width == 1:
+            return make(None)
+        if not self.plan.vectorize:
+            kind = ForKind.UNROLLED if self.count is None else ForKind.SERIAL
+            lanes = self.width if self.count is None else self.count
+            return loop("u", lanes, make, kind, self.dtype)
+        probe = tirx.Var("u", self.dtype)
+        in_vectors = not branches(self._code(make, probe))
+        stmts: list[Any] = []
+        first: Any = 0
+        for of in self._vectors:
+            strip = partial(self._strip, make, in_vectors, of, first)
+            stmts.append(loop("w", of.count, strip, self._kind(of), self.dtype))
+            first = first + of.count * of.size
+        return tir.seq(stmts)
+
+    def _kind(self, of: _Vectors) -> ForKind:
+        """Kind of the loop over some vectors.
+
+        A wide block is a strip of memory rows: many vectors per step, carries in L1. Of tiles' few
+        vectors LLVM has to know the lanes, or it takes the address of every cell that is read by
+        itself out of a vector: clamped sums of rows of 14 steps in tiles of 32 took 2.9 cycles a
+        cell on a Zen 4, and 1.8 with the vectors written out.
+        """
+        left = of.size != self._together and self.count is None
+        return ForKind.UNROLLED if self._few or left else ForKind.SERIAL
+
+    def _code(self, make: Callable[[Any], Any], lane: Any) -> Any:
+        return choices_as_selects(hoist_first_iteration(make(lane)), self._known)
+
+    def _strip(
+        self, make: Callable[[Any], Any], in_vectors: bool, of: _Vectors, first: Any, w: Any
+    ) -> Any:
+        """One of some vectors that begin at a lane."""
+        begin = w * int_const(of.size, self.dtype) + as_dtype(first, self.dtype)
+
+        def cell(u: Any) -> Any:
+            stmt = self._code(make, begin + u)
+            if self.width > of.size and in_vectors:
+                stmt = of.sums(stmt, u)
+            if self.plan.library_math:
+                return stmt
+            return with_vector_math(stmt, of.pool, u, ldexp=self.plan.ldexp)
+
+        kind = ForKind.VECTORIZED if in_vectors and of.size > 1 else ForKind.SERIAL
+        return loop("u", of.size, cell, kind, self.dtype)
 
 
 def _asked(

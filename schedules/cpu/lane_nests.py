@@ -19,13 +19,11 @@ from tvm_scan.schedules.common.ir import Kernel, as_dtype, int_const, loop, when
 from tvm_scan.schedules.common.lanes import decode_lanes, guard_of, lane_count
 from tvm_scan.schedules.common.result import Built
 from tvm_scan.schedules.common.stack import on_lines, on_stack
-from tvm_scan.schedules.cpu.cost.parts import takes_rows_in_vectors
 from tvm_scan.schedules.cpu.cost.step import step_of
-from tvm_scan.schedules.cpu.lane_block import LaneBlock, lane_block
+from tvm_scan.schedules.cpu.lane_block import LaneBlock, lane_block, left_apart
 from tvm_scan.schedules.cpu.line_stores import with_line_stores
 from tvm_scan.schedules.cpu.plans import CpuPlan, rest_blocks
 from tvm_scan.schedules.cpu.time_vector import TimeVector
-from tvm_scan.schedules.machine.terms import apart
 
 
 def build_lanes(recurrence: Recurrence, plan: CpuPlan) -> Built:
@@ -77,7 +75,7 @@ def _vector_nest(recurrence: Recurrence, plan: CpuPlan) -> Any:
     steps = vectors.scan(start, tir.simplify(extent - start))
     stmts = [vectors.begin(), single.begin(), single.boundary(), head, steps, single.finish()]
     body = when(guard_of(recurrence, lanes), tir.seq(stmts))
-    body = body if takes_rows_in_vectors(step_of(recurrence)) else apart(body)
+    body = left_apart(body, recurrence)
     kernel = Kernel("scan_lanes", recurrence.inputs, recurrence.outputs, body, vectors.buffers)
     # A single lane needs no pool, whose start costs more than a thousand steps.
     kind = ForKind.SERIAL if tir.as_int(rows) == 1 else ForKind.PARALLEL
@@ -123,18 +121,18 @@ def _block_nest(
     def of_lanes(size: int, first: Any, count: Any = None) -> LaneBlock:
         return lane_block(recurrence, size, plan, [*lead, first], count)
 
-    at = row % inner
-    if not rest:
-        block = of_lanes(width, tir.simplify(at * width))
-        return _over_cores(recurrence, plan, row, rows, block)
-    done, ends = full * width, []
+    at, one, done = row % inner, int_const(1, row), full * width
+    ends = []
     for size, count in rest:
         ends.append(of_lanes(size, tir.simplify(done), count))
         done = done + size
-    block = LaneBlock.in_turn(ends)
-    if tir.as_int(full) != 0:
-        one = int_const(1, at)
-        block = LaneBlock.either(at < one, block, of_lanes(width, (at - one) * width))
+    if not ends:
+        block = of_lanes(width, tir.simplify(at * width))
+    elif tir.as_int(full) == 0:
+        block = LaneBlock.in_turn(ends)
+    else:
+        whole = of_lanes(width, (at - one) * width)
+        block = LaneBlock.either(at < one, LaneBlock.in_turn(ends), whole)
     return _over_cores(recurrence, plan, row, rows, block)
 
 

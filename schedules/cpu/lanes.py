@@ -133,7 +133,7 @@ class Lanes(CpuPlan):
         alone = not recurrence.lanes or recurrence.guard is not None
         lanes = 1 if alone else known_extent(recurrence.lanes[-1].extent)
         if known_rows(recurrence) > 1:
-            widths = tuple(w for w in (1, 2, 4, 8, 16) if w < 2 * lanes)
+            widths = tuple(w for w in (1, 2, 4, 8, 16) if _is_used(w, lanes))
             yield Branch(cls(), (("lane_block", widths),))
         yield from cls._in_vectors(machine, recurrence, lanes)
         yield from vector_branches(cls(), machine, recurrence, ())
@@ -141,8 +141,7 @@ class Lanes(CpuPlan):
     @classmethod
     def _in_vectors(cls, machine: Machine, recurrence: Recurrence, lanes: int) -> Iterator[Branch]:
         """Lanes in vectors: neighbours in memory, or transposed from rows."""
-        # The widest one holds them all.
-        widths = tuple(w for w in powers(4, 4096) if w < 2 * lanes and lanes > 1)
+        widths = tuple(w for w in powers(4, 4096) if _is_used(w, lanes))
         if not widths:
             return
         maths = (("library_math", (0, 1)),) if _is_transcendental(recurrence) else ()
@@ -164,7 +163,7 @@ class Lanes(CpuPlan):
         # A guard leaves one lane to a task whatever the plan says.
         alone = recurrence.guard is not None or not recurrence.lanes
         for width in (1, 2, 4, 8) if not alone else (1,):
-            if width < 2 * step.lanes:
+            if _is_used(width, step.lanes):
                 yield cls(lane_block=width)
         ldexp = has_ldexp(machine, recurrence)
         past = (False, True) if machine.line_stores else (False,)
@@ -181,7 +180,9 @@ class Lanes(CpuPlan):
                 order = past[::-1] if is_large else past
                 for width, line in product(sorted({16, 32, 64, max(16, whole)}), order):
                     plan = tiles.with_(lane_block=width, nontemporal=line)
-                    if width < 2 * step.lanes and (not line or past_share(plan, step) >= _PAST):
+                    if _is_used(width, step.lanes) and (
+                        not line or past_share(plan, step) >= _PAST
+                    ):
                         yield plan
         base = cls(ldexp=ldexp, prefetch=pages_ahead(machine, recurrence))
         for plan in vector_plans(base, recurrence):
@@ -203,7 +204,7 @@ class Lanes(CpuPlan):
         # Several vectors hide the waits of one another's polynomials.
         widest = 2048 if neighbours else 64 if step.transcendental else 16
         for width in powers(4, max(widest, whole)):
-            if (width <= widest and width < 2 * step.lanes) or width == whole:
+            if (width <= widest and _is_used(width, step.lanes)) or width == whole:
                 for line in past if neighbours and width >= 16 else (False,):
                     plan = base.with_(lane_block=width, nontemporal=line, prefetch=ahead[line])
                     # Of rows that begin within a line, the lines that strips share are written both
@@ -249,6 +250,11 @@ def _steps_ahead(recurrence: Recurrence, chip: CpuChip, *, past: bool = True) ->
     if step.is_long:
         return _LONG_STEPS if step.touched > chip.private else 0
     return _AHEAD if step.touched > chip.shared * (1.0 if past else _FAR) else 0
+
+
+def _is_used(width: int, lanes: int) -> bool:
+    """Return whether a block of so many is worth a try: not where one of half as many holds all."""
+    return width < 2 * lanes
 
 
 def _whole(step: Step, chip: CpuChip) -> int:

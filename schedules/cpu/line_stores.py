@@ -20,7 +20,7 @@ from tvm_scan import tir
 from tvm_scan.extraction.nest import linear_in
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.invariants import register_of
-from tvm_scan.schedules.common.ir import int_const, local, loop, vector_widths, with_llvm
+from tvm_scan.schedules.common.ir import int_const, local, loop, with_llvm
 from tvm_scan.schedules.common.replica import Replica
 
 #: No bfloat16: TVM keeps it in registers as float32, and narrows it only in its own stores.
@@ -198,7 +198,7 @@ def _dtype(store: tirx.BufferStore) -> str:
 def flush(held: HeldStores, replica: Replica, width: int, index_at: Any) -> Any:
     """Statement that stores the held cells of ``width`` neighbours, a line at a time.
 
-    What is left beside whole lines are shorter vectors.
+    What is left beside whole lines is a shorter vector.
 
     Parameters
     ----------
@@ -221,22 +221,19 @@ def flush(held: HeldStores, replica: Replica, width: int, index_at: Any) -> Any:
             value = tirx.BufferLoad(replica.register(cell), [zero, tirx.Ramp(first, 1, count)])
             return line_store(store.buffer, [index_at(i, first) for i in store.indices], value)
 
-        def part(first: int, size: int) -> Any:
-            here = [index_at(i, int_const(first, dtype)) for i in store.indices]
-            at = tirx.IntImm("int32", first)
-            if size > 1:
-                at, here[-1] = tirx.Ramp(at, 1, size), tirx.Ramp(here[-1], 1, size)
+        def left() -> Any:
+            here = [index_at(i, int_const(width - rest, dtype)) for i in store.indices]
+            at = tirx.IntImm("int32", width - rest)
+            if rest > 1:
+                at, here[-1] = tirx.Ramp(at, 1, rest), tirx.Ramp(here[-1], 1, rest)
             value = tirx.BufferLoad(replica.register(cell), [zero, at])
             return tirx.BufferStore(store.buffer, value, here)
 
-        # A few lines are vectors in registers; many are an array.
-        kind = ForKind.UNROLLED if width // count <= _FEW else ForKind.SERIAL
+        whole, rest = divmod(width, count)
         dtype = tir.dtype_of(held.recurrence.time.var)
-        stmts, first = [loop("k", width // count, line, kind, dtype)], width // count * count
-        for many, size in vector_widths(width - first, count):
-            for _ in range(many):
-                stmts.append(part(first, size))
-                first += size
-        return tir.seq(stmts)
+        # A few lines are vectors in registers; many are an array.
+        kind = ForKind.UNROLLED if whole <= _FEW else ForKind.SERIAL
+        stored = loop("k", whole, line, kind, dtype)
+        return tir.seq([stored, left()]) if rest else stored
 
     return tir.seq([lines(cell, store) for cell, store in held.stores])

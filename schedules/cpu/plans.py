@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch, Choices, powers
-from tvm_scan.schedules.common.ir import vector_widths
 from tvm_scan.schedules.common.sizes import known_extent
 from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.line_stores import takes_line_stores
@@ -220,17 +219,19 @@ def rest_blocks(plan: CpuPlan, rest: int) -> list[int]:
 def lane_vectors(step: Step, lanes: int, widest: int = VECTOR) -> list[tuple[int, int]]:
     """Vectors of a block's lanes: how many of each length.
 
-    What the widest ones leave are vectors of a line of the widest cells, and one of the others.
+    What the widest ones leave are vectors of a line of the widest cells, and one of the others:
+    LLVM makes of any number what the target has, of 15 it loads 8, 4, 2 and 1, and works on 16.
     LLVM exchanges the cells of one of 9 lanes of 8 bytes as if it were of 16: sums of 9 rows of 277
     steps take a Zen 4 1.6 us so and 1.0 in one of 8 and one lane beside it, linear recurrences of
     27 rows 3.9 and 3.1 in 16 and 11. The cells of a state it loads and stores in parts: selective
     scans of 27 channels of 1000 steps take 192 us in one vector, 228 in two.
     """
-    rest = lanes % widest
-    if step.state or rest.bit_count() <= 1:
-        return vector_widths(lanes, widest)
-    line = tir.LINE_BYTES // max((access.size for access in step.accesses), default=4)
-    return vector_widths(lanes, widest, line)
+    whole, rest = divmod(lanes, widest)
+    lines, line = 0, tir.LINE_BYTES // max((access.size for access in step.accesses), default=4)
+    if not step.state and rest.bit_count() > 1:
+        lines, rest = divmod(rest, line)
+    vectors = ((whole, widest), (lines, line), (1, rest))
+    return [(count, size) for count, size in vectors if count and size]
 
 
 def has_ldexp(machine: Machine, recurrence: Recurrence) -> bool:

@@ -5,7 +5,7 @@ import pytest
 import tvm
 
 from bench.regret_cases import Case, inputs_of
-from tests.programs.suite.running import CPU
+from tests.programs.suite.running import CPU, run_loop, run_scan
 from tests.support.compiled import compile_cached
 from tests.support.tiers import covering
 from tvm_scan import ScanPlan, library, parallelize
@@ -19,17 +19,12 @@ STEPS = 37
 
 def results(case, plan):
     """Outputs of the loop and of a plan, which has them all after it was called twice."""
-    arrays = [tvm.runtime.tensor(value) for value in inputs_of(case)]
-    out = []
-    for func in (case.func, parallelize(case.func, CPU, plan)):
-        written = case.func.params[len(arrays) :]
-        shapes = [([int(e) for e in p.ty.shape], str(p.ty.dtype)) for p in written]
-        made = [tvm.runtime.tensor(np.full(shape, 7, dtype)) for shape, dtype in shapes]
-        run = compile_cached(func, CPU)[str(case.func.attrs["global_symbol"])]
-        for _ in range(2):
-            run(*arrays, *made)
-        out.append([tensor.numpy() for tensor in made])
-    return out
+    given = inputs_of(case)
+    written = [(p.ty.shape, str(p.ty.dtype)) for p in case.func.params[len(given) :]]
+    made = [np.full([int(e) for e in shape], 7, dtype) for shape, dtype in written]
+    once = run_scan(case.func, [*given, *made], plan)
+    want, got = run_loop(case.func, [*given, *made]), run_scan(case.func, once, plan)
+    return want[len(given) :], got[len(given) :]
 
 
 def agree(case, plan):

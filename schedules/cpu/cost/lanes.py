@@ -206,17 +206,15 @@ def _around_block(chip: CpuChip, size: int) -> float:
 def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool = False) -> float:
     """Cycles of a step of ``size`` lanes in vectors; in tiles, with squares to and from memory."""
     cycles = _unhidden(step, chip, size, tiled)
-    parts = lane_vectors(step, size)
-    for count, cells in parts:
-        work = vector_cycles(_of_lanes(step), cells, chip, plan.ldexp, plan.library_math)
-        cycles += count * work
+    parts, body = lane_vectors(step, size), _of_lanes(step)
+    for count, lanes in parts:
+        cycles += count * vector_cycles(body, lanes, chip, plan.ldexp, plan.library_math)
     if step.state:
-        cells = max(part.cells for part in step.parts)
-        cycles += _PARTED * cells * max(0, (size % VECTOR).bit_count() - 1)
+        states = max(part.cells for part in step.parts)
+        cycles += _PARTED * states * max(0, (size % VECTOR).bit_count() - 1)
     stored = 0.0
     held = tiled and _in_registers(step, size)
     for a in step.moving:
-        vectors = vectors_of(size, a.size, chip)
         if tiled and a.along_time in (1, -1) and a.along_lane:
             # Per row of a square: its levels of shuffles, and the accesses on the way; of halves in
             # registers, to make them wider or narrower.
@@ -224,7 +222,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
             side, vectors = LINE_BYTES / max(4, a.size), vectors_of(size, max(4, a.size), chip)
             cycles += vectors * chip.tile * (log2(side) + accesses) * a.times
         elif a.along_lane in (0, 1):
-            cycles += sum(count * access_cycles(a, cells, chip) for count, cells in parts)
+            cycles += sum(count * access_cycles(a, lanes, chip) for count, lanes in parts)
         else:
             # Lane by lane, put into vectors and taken out of them by shuffles.
             each = _APART if tiled else _cell_cycles(a, step, chip, size)
