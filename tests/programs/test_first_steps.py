@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 import tvm
+from tvm import tirx
+from tvm.ir import Call
 from tvm.script import from_source
 from tvm.script import tirx as T
 
-from tvm_scan import ScanPlan, extract, parallelize
+from tvm_scan import ScanPlan, extract, parallelize, tir
 from tvm_scan.schedules.common.ends import first_steps
 
 PLANS = [
@@ -93,10 +95,11 @@ def test_every_length_is_the_loops(terms, plan):
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("length", [2, 18, 67, 3577])
-def test_a_known_length_is_the_loops(length, plan):
+@pytest.mark.parametrize("length", [2, 5, 9, 10, 14, 15, 18, 21, 29, 67, 3577])
+@pytest.mark.parametrize("terms", [terms for terms, steps in TERMS.items() if steps])
+def test_a_known_length_is_the_loops(terms, length, plan):
+    """Pieces of chunks have 1 to 4 steps and more, those that differ among them."""
     rng = np.random.default_rng(1)
-    terms = ((3, 1, 1), (-5, 2, 2))
     data = rng.integers(-(2**31), 2**31 - 1, (2, length), dtype=np.int32)
     func = parallelize(loop_of(step_of(terms), length), "llvm", ScanPlan.parse(plan))
     got = run(tvm.compile(func, target="llvm"), data)
@@ -115,3 +118,18 @@ def test_chunks_of_less_than_a_step_are_the_loops():
     for length in (1, 2, 15, 32, 33, 34, 65, 66, 67, 200):
         data = rng.integers(-(2**31), 2**31 - 1, (2, length), dtype=np.int32)
         np.testing.assert_array_equal(run(built, data), run(loop, data), err_msg=f"{length} steps")
+
+
+@pytest.mark.parametrize("plan", [plan for plan in PLANS if "three_phase" in plan])
+def test_gates_of_chunks_are_numbers_behind_the_first_steps(plan):
+    """Filters by two chunks took 2.3 times as long where each vector had its gates compared."""
+    loop = loop_of(step_of(((3, 1, 1), (-5, 2, 2))), 3577)
+    module = tvm.IRModule({"scan": parallelize(loop, "llvm", ScanPlan.parse(plan))})
+    kernel = tvm.tirx.transform.StmtSimplify()(module)["scan"]
+    vectors = [n for n in tir.nodes(kernel.body, tirx.For) if n.kind == tirx.ForKind.VECTORIZED]
+    assert vectors
+    for vector in vectors:
+        conditions = [e.condition for e in tir.nodes(vector.body, tirx.Select)]
+        calls = [e for e in tir.nodes(vector.body, Call) if tir.call_name(e) == "prim.if_then_else"]
+        conditions += [call.args[0] for call in calls]
+        assert not [e for e in conditions if tir.contains_var(e, [vector.loop_var])]

@@ -12,6 +12,7 @@ from tests.support.cpu_work import machine_of, work_of
 from tvm_scan import extract
 from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.cpu.cost.step import step_of
+from tvm_scan.schedules.cpu.plans import lane_vectors
 from tvm_scan.schedules.machine.cpu_constants import with_features
 from tvm_scan.schedules.machine.machine import Machine
 from tvm_scan.schedules.plan import ScanPlan
@@ -549,3 +550,30 @@ def test_two_strips_side_by_side_are_no_default(columns, steps, dtype):
 def test_one_block_of_all_lanes_leaves_the_nearest_cache(rows, steps):
     """2.7, 1.9 and 3.1 us, lane by lane on two cores 2.1, 2.2 and 2.5; of 400 x 8 1.5 and 2.0."""
     assert not chosen("cumsum", (rows, steps)).lane_block >= rows
+
+
+def test_one_block_in_tiles_needs_no_pool_for_more_than_the_nearest_cache_holds():
+    """Linear recurrences of 128 x 32, 49 KB: 1.6 us; tasks of 16 rows 1.4 or 2.3, the loop 2.1."""
+    plan = chosen("linear_recurrence", (128, 32), layout="bdl", batch=1)
+    assert plan.transpose and plan.lane_block == 128
+    # Of more the tile alone fills it: sums of 512 rows of 20 numbers of 8 bytes 9.5 us, by 16 2.6.
+    assert chosen("cumsum", (512, 20), dtype="float64").lane_block == 16
+
+
+@pytest.mark.parametrize(
+    ("family", "lanes", "vectors"),
+    [
+        ("cumsum", 3, [(1, 3)]),
+        ("cumsum", 8, [(1, 8)]),
+        ("cumsum", 15, [(1, 8), (1, 4), (1, 3)]),
+        ("cumsum", 16, [(1, 16)]),
+        ("resets", 12, [(1, 8), (1, 4)]),
+        ("cumsum", 91, [(2, 32), (1, 16), (1, 8), (1, 3)]),
+        ("logsumexp", 91, [(2, 32), (1, 16), (1, 11)]),
+        ("selective_scan", 91, [(2, 32), (1, 27)]),
+    ],
+)
+def test_lanes_are_vectors_that_processors_have(family, lanes, vectors):
+    """Of another length LLVM puts them together in memory: up to twice the time without AVX."""
+    sizes = (1, lanes, 40, 4) if family == "selective_scan" else (lanes, 40)
+    assert lane_vectors(step_of(extract(Case(family, sizes, {}).func)), lanes) == vectors

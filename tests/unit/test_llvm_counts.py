@@ -145,6 +145,26 @@ def test_rows_that_lie_apart_are_gathered_in_no_vector(family, sizes, plan, mcpu
     assert not re.search(r"v\w*(gather|scatter)", code)
 
 
+@pytest.mark.parametrize("mcpu", ["x86-64", "x86-64-v3", "znver4"])
+@pytest.mark.parametrize(
+    ("family", "options"), [("cumsum", {"dtype": "int32"}), ("affine integers", {})]
+)
+def test_a_carry_of_32_bits_is_in_a_register_of_32(family, options, mcpu):
+    """Widened and narrowed at every step it took twice the time of the loop's."""
+    target = Target({"kind": "llvm", "mcpu": mcpu, "mtriple": "x86_64-unknown-linux-gnu"})
+    func = Case(family, (12, 2431), options).func
+    scheduled = parallelize(func, target, ScanPlan.parse("cpu/lanes()"))
+    scans = [
+        loop
+        for loop in loops_in(tvm.compile(scheduled, target=target))
+        if any(re.match(r"(add|mov)l\b.*\(", line) for line in loop)
+    ]
+    assert scans
+    assert not [
+        line for loop in scans for line in loop if line.startswith(("movsl", "cltq", "shl"))
+    ]
+
+
 @pytest.mark.parametrize("block", [2, 4, 8])
 @pytest.mark.parametrize(
     ("family", "sizes", "options"),
