@@ -127,11 +127,14 @@ def step_cycles(
     return max(stored, issued) + backwards * chip.descending + guessed
 
 
+def forgotten(step: Step) -> float:
+    """Share of all steps' guesses that a processor has not learnt."""
+    return min(1.0, max(0.0, step.rows * step.length / _LEARNT - 1.0))
+
+
 def _forgotten(step: Step, chip: CpuChip) -> float:
     """Cycles of wrong guesses of a step that the processor has not learnt, if it guesses."""
-    if chip.integer_extremum > 1.0:
-        return 0.0
-    return _FORGOTTEN * min(1.0, max(0.0, step.rows * step.length / _LEARNT - 1.0))
+    return 0.0 if chip.integer_extremum > 1.0 else _FORGOTTEN * forgotten(step)
 
 
 def vector_bytes(counts: Counts, chip: CpuChip) -> float:
@@ -143,20 +146,45 @@ def vector_bytes(counts: Counts, chip: CpuChip) -> float:
     return counts.bytes + more
 
 
-def vector_cycles(counts: Counts, cells: float, chip: CpuChip, ldexp: bool, library: bool) -> float:
-    """Cycles of the same on so many cells of vectors."""
+def simple_bytes(counts: Counts, chip: CpuChip) -> float:
+    """Of these bytes, those of operations that more ports do than sums and products of floats."""
+    return counts.simple + (chip.integer_product - 1.0) * counts.products
+
+
+def issued_cycles(operations: float, simple: float, chip: CpuChip) -> float:
+    """Cycles in which so many vector operations begin, of which some are simple.
+
+    Where vectors of 64 bytes are worked on in halves there are ports for more shorter ones, of
+    which sums and products have as many as before, each kind for itself. (Elements of resets, which
+    are choices, and of clamped sums take a Zen 4 half as many more in a cycle.)
+    """
+    every = operations / ((1.0 + chip.together(chip.vector_bytes)) / 2)
+    return max(operations - simple, every) / chip.vector_issue
+
+
+def vector_operations(
+    counts: Counts, cells: float, chip: CpuChip, *, ldexp: bool, library: bool = False
+) -> float:
+    """Operations of so many cells of vectors, in those of whole ones, but for divisions."""
     each = cells / chip.vector_bytes
     # A vector that is not full takes as long as one that is.
     least = least_of(chip)
     terms = counts.calls * _POLYNOMIAL + (0.0 if ldexp else counts.scales * _UNSCALED)
-    calls = terms * max(least, _OF_PART, 4 * each)
-    if library:
-        calls = 0.0
-    issued = max(least * counts.operations, vector_bytes(counts, chip) * each) + calls
-    issued /= chip.vector_issue
+    calls = 0.0 if library else terms * max(least, _OF_PART, 4 * each)
+    return max(least * counts.operations, vector_bytes(counts, chip) * each) + calls
+
+
+def quotient_cycles(counts: Counts, cells: float, chip: CpuChip) -> float:
+    """Cycles of divisions: one of a vector is as many narrow ones, two at a time."""
+    return counts.quotients * cells * chip.quotient / 4
+
+
+def vector_cycles(counts: Counts, cells: float, chip: CpuChip, ldexp: bool, library: bool) -> float:
+    """Cycles of the same on so many cells of vectors."""
+    operations = vector_operations(counts, cells, chip, ldexp=ldexp, library=library)
+    simple = simple_bytes(counts, chip) * cells / chip.vector_bytes
     called = counts.calls * cells * (_CALL_SHARE * chip.call + 2) if library else 0.0
-    # A division of a vector is as many narrow ones, two at a time.
-    return issued + called + counts.quotients * cells * chip.quotient / 4
+    return issued_cycles(operations, simple, chip) + called + quotient_cycles(counts, cells, chip)
 
 
 def takes_whole_rows(step: Step, chip: CpuChip, width: int) -> bool:

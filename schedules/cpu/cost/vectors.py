@@ -11,12 +11,15 @@ from tvm_scan.schedules.cpu.cost.parts import (
     CHOSEN,
     CHOSEN_BESIDE,
     GATHERED,
+    issued_cycles,
     latency_of,
     least_of,
+    quotient_cycles,
     short_row,
+    simple_bytes,
     step_cycles,
     vector_bytes,
-    vector_cycles,
+    vector_operations,
     vectors_of,
 )
 from tvm_scan.schedules.cpu.cost.step import Access, Part, Step
@@ -42,8 +45,13 @@ _STORED_APART = 6.5
 _AROUND, _PASSED = 1.7, 3.0
 #: The share of what is around a row that vectors of time have.
 _ROW = 0.6
-#: More cycles of vectors of time whose elements have several parts: they leave the registers.
-_SPILLED = 1.5
+#: Share of more cycles of vectors of time whose elements have several parts: they leave the
+#: registers, for which shorter vectors of a processor that works on halves wait less.
+_SPILLED = 0.5
+#: Vectors of a block's elements of two parts beyond which they leave the registers, and the power
+#: of their number in which the block then takes longer: linear recurrences of 30000 steps of 8
+#: bytes take a Zen 4 in vectors of 8, 16, 32 steps without AVX 28, 36 and 53 us.
+_REGISTERS, _LEAVING = 8, 0.2
 #: Vectors of steps with runs that stay in registers, with AVX and without, and how much longer more
 #: take: 64 numbers of 8 bytes 1.2 times (products) to 1.7 times (integers) on a Zen 4, and 16 of 4
 #: bytes 1.7 times on a Zen 5 without AVX.
@@ -111,6 +119,10 @@ def _block(width: int, runs: bool, asks: bool, step: Step, chip: CpuChip) -> tup
     most = _IN_REGISTERS if chip.vector_bytes > 16 else _WITHOUT_AVX
     if runs and width * max(step.parts[0].sizes, default=4) > most * chip.vector_bytes:
         block *= _MANY
+    pairs = [sum(part.sizes) for part in step.parts if len(part.sizes) == 2]
+    if pairs and not runs:
+        vectors = max(pairs) * width / chip.vector_bytes
+        block *= max(1.0, vectors / _REGISTERS) ** _LEAVING
     return block, counts.total
 
 
@@ -121,12 +133,16 @@ def _issue_cycles(counts: BlockCounts, step: Step, chip: CpuChip, wide: bool = F
     have no more ports for these than floats: sums in vectors of 32 and 64 take a Zen 4 1.16 and
     1.2 cycles a step, which are 0.84 and 0.97 if they have.
     """
-    spilled = _SPILLED if any(len(part.sizes) > 2 for part in step.parts) else 1.0
-    apart = max(counts.operations / chip.vector_issue, counts.shuffles / chip.shuffle_issue)
+    several = any(len(part.sizes) > 2 for part in step.parts)
+    spilled = 1.0 + several * _SPILLED / chip.together(chip.vector_bytes)
     simple = counts.simple
+    if step.integers and not step.body.extremes:
+        # Maxima have no more ports than floats.
+        simple = counts.operations
+    apart = max(
+        issued_cycles(counts.operations, simple, chip), counts.shuffles / chip.shuffle_issue
+    )
     if step.integers:
-        # Of which maxima have no more ports than floats.
-        simple = counts.simple if step.body.extremes else counts.operations
         simple += 0.0 if wide else counts.shuffles
     mixed = (counts.total - simple) / chip.mixed_issue + simple / chip.mixed_integers
     return max(spilled * apart, mixed)
@@ -160,8 +176,10 @@ def block_counts(width: int, runs: bool, step: Step, chip: CpuChip) -> BlockCoun
 
 def _of_cells(counts: Counts, cells: float, chip: CpuChip) -> BlockCounts:
     """Operations of so many cells."""
-    operations = vector_cycles(counts, cells, chip, True, False) * chip.vector_issue
-    return BlockCounts(operations, simple=counts.simple * cells / chip.vector_bytes)
+    each = cells / chip.vector_bytes
+    operations = vector_operations(counts, cells, chip, ldexp=True)
+    operations += quotient_cycles(counts, cells, chip) * chip.vector_issue
+    return BlockCounts(operations, simple=simple_bytes(counts, chip) * each)
 
 
 def _vectors(width: float, sizes: tuple[int, ...], chip: CpuChip) -> float:
@@ -186,12 +204,12 @@ def _scan(part: Part, width: int, chip: CpuChip) -> BlockCounts:
             # Vectors of 64 bytes are shuffled under masks, others are blended after it.
             blends = 0.0 if chip.vector_bytes == 64 else vectors
             operations, shuffles = operations + combine + blends, shuffles + vectors
-            simple += part.combine.simple * each
+            simple += simple_bytes(part.combine, chip) * each
         else:
             # Whole vectors move, which is no instruction.
             operations += combine * (1.0 - distance / width)
-            simple += part.combine.simple * each * (1.0 - distance / width)
-    return BlockCounts(operations, shuffles, simple + part.apply.simple * each)
+            simple += simple_bytes(part.combine, chip) * each * (1.0 - distance / width)
+    return BlockCounts(operations, shuffles, simple + simple_bytes(part.apply, chip) * each)
 
 
 def _run_scan(part: Part, width: int, chip: CpuChip) -> BlockCounts:
@@ -246,7 +264,7 @@ def _batch(width: int, asks: bool, step: Step, chip: CpuChip) -> float:
         counts += BlockCounts(
             vector_bytes(part.combine, chip) * each,
             2.5 * vectors,
-            part.combine.simple * each,
+            simple_bytes(part.combine, chip) * each,
         )
     read = [a for a in step.moving if not a.store]
     counts += BlockCounts(shuffles=sum(_reversed(a, width, chip) for a in read))
