@@ -26,8 +26,6 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 #: wait for one another: sums of 477485 numbers backwards take two cores of a Zen 4 by 2, 4 and 8
 #: chunks 199, 175 to 278 and 262 us, forwards 4 and 8 take 120 and 110.
 _FEW_CHUNKS, _DESCENDING = 2, 2.4
-#: Sums or products of floats in scalar code that begin in a cycle.
-_PORTS = 2.0
 #: Cycles of a choice in an element, where the processor has learnt what is chosen, and more where
 #: it has not: chunks of 30000 and of 181520 affine steps with resets take a Zen 4 11 and 26 cycles
 #: a step, by 8 side by side.
@@ -60,14 +58,10 @@ def three_phase_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
 
 
 def _extend_cycles(part: Part, step: Step, chip: CpuChip) -> float:
-    """Cycles of a step that an element in scalar code is extended by.
-
-    Sums and products of floats have the ports of vectors, of which there are fewer.
-    """
+    """Cycles of a step that an element in scalar code is extended by."""
     counts = (part.extend + part.lift).times(part.cells)
-    floats = (counts.bytes - counts.simple) / max(part.sizes, default=4) / _PORTS
     guessed = counts.choices * (_GUESSED + _FORGOTTEN * forgotten(step))
-    return max(scalar_cycles(counts, chip), floats) + guessed
+    return scalar_cycles(counts, chip) + guessed
 
 
 def held_steps(chunks: int, step: Step, chip: CpuChip, *, ahead: bool) -> float:

@@ -52,6 +52,9 @@ class Counts:
         Exponentials, or what costs as much; those that a power of two scales in the end.
     quotients : float
         Divisions.
+    floats : float
+        Of the operations, sums, products and extrema of floats, for which scalar code has the ports
+        that vectors have.
     choices : float
         Of ``if_then_else``, which may be branches.
     extremes : float
@@ -68,6 +71,7 @@ class Counts:
     extremes: float = 0.0
     simple: float = 0.0
     scales: float = 0.0
+    floats: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*map(add, _values(self), _values(other)))
@@ -150,7 +154,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     known : set of int, optional
         Hashes of the expressions that were counted before, which are not counted again.
     """
-    counts = [0.0] * 9
+    counts = [0.0] * 10
     inside: list[Counts] = []
     skip = tvm_ffi.WalkResult.SKIP
 
@@ -184,7 +188,9 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     def on_sum(node: Any) -> None:
         floats = is_float(tir.dtype_of(node))
         fused = floats and any(isinstance(side, tirx.Mul) for side in (node.a, node.b))
-        counted(0.0 if fused else 1.0, size_of(node), simple=not floats)
+        amount = 0.0 if fused else 1.0
+        counts[9] += amount * floats
+        counted(amount, size_of(node), simple=not floats)
 
     def on_choice(node: Any) -> None:
         floats = is_float(tir.dtype_of(node))
@@ -193,6 +199,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         extremum = isinstance(node, tirx.Max | tirx.Min)
         if extremum and not floats:
             counts[6] += 1.0
+        counts[9] += floats and (extremum or isinstance(node, tirx.Mul))
         dear = isinstance(node, tirx.Cast) and _has_half(node)
         amount = WIDENED.operations if dear else 1.0
         counted(amount, size_of(node), simple=not floats and not extremum)
@@ -202,7 +209,9 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         counted(1.0, size_of(node.true_value), simple=not extremum)
         if not extremum:
             return None
-        if not is_float(tir.dtype_of(node)):
+        if is_float(tir.dtype_of(node)):
+            counts[9] += 1.0
+        else:
             counts[6] += 1.0
         inside.extend(count(value, known) for value in (node.true_value, node.false_value))
         return skip

@@ -75,9 +75,10 @@ _BLOCK, _LANE = 0.77, 0.23
 _IN_TURN = 0.35
 #: Cycles around a block of vectors, and for each lane of one of tiles, whose arrays are cleared.
 _VECTORS, _TILES = 5.0, 8.0
-#: Bytes of carries that TVM puts on the stack, cycles of its pool of memory, and of a byte there
-#: that is cleared: blocks of 128, 256, 512 lanes of 4 bytes take a Zen 4 150, 230, 390 more.
-_ON_STACK, _POOL, _CLEARED = 256, 75.0, 0.15
+#: Bytes of carries that TVM puts on the stack, cycles of its pool of memory, and of a vector there
+#: that is cleared: blocks of 128, 256, 512 lanes of 4 bytes take a Zen 4 150, 230, 390 more, of 256
+#: without AVX 600.
+_ON_STACK, _POOL, _CLEARED = 256, 75.0, 9.6
 #: Cells of a state that wait for its polynomials as long as one does. Selective scans of 8 and 16
 #: states take a Zen 4 1.1 and 0.6 cycles a cell more in vectors of 16 lanes than in those of 64, in
 #: tiles as long.
@@ -138,7 +139,7 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     overhead = _around_block(chip, size)
     if vectors:
         # Of vectors little is left beside the block before.
-        overhead = _VECTORS + (_tiles(step, size) if plan.transpose else _pooled(step, size))
+        overhead = _VECTORS + (_tiles(step, size) if plan.transpose else _pooled(step, chip, size))
     chain = scalar_latency(step, chip)
     if not vectors:
         if step.state:
@@ -192,10 +193,10 @@ def _in_registers(step: Step, size: int) -> bool:
     return tile_parts(size, (a.size for a in rows_apart(step))) > 1
 
 
-def _pooled(step: Step, size: int) -> float:
+def _pooled(step: Step, chip: CpuChip, size: int) -> float:
     """Cycles around a block whose carries are neither in registers nor on the stack."""
     held = size * sum(bytes_ for part in step.parts for bytes_ in part.carries)
-    return _POOL + _CLEARED * held if held > _ON_STACK else 0.0
+    return _POOL + _CLEARED * held / chip.vector_bytes if held > _ON_STACK else 0.0
 
 
 def _around_block(chip: CpuChip, size: int) -> float:

@@ -20,6 +20,9 @@ _OF_PART = 0.75
 #: Instructions of a scalar maximum of integers beside one: 2 to 4 cycles a cell were measured where
 #: guesses are wrong (numbers with many ties), 1.1 where they are right, of which this is the less.
 _COMPARISON = 1.0
+#: Sums, products or extrema of floats that begin in a cycle of scalar code: clamped sums of rows of
+#: 14 steps take a Zen 4 1.55 cycles a step in blocks of 16, elements of theirs 9.
+_PORTS = 2.0
 #: Cycles of wrong guesses of such a step, of the first steps of a row, whose value is seldom the
 #: largest one: of rows of 14 numbers a Zen 5 takes 6.5 cycles a step, in vectors of time of 4 steps
 #: 0.7 and of 8, beside which 6 steps are left, 2.9; a Zen 4 4.2 in the loop, 2.5 in blocks.
@@ -51,12 +54,19 @@ _NEIGHBOURING, _COMPARED = 30, 24
 _FEW = 3
 #: Instructions in the time of a vector of memory there, and its bytes: LLVM takes no wider ones of
 #: most processors with AVX-512. On a Zen 3 (AVX2) 23 steps of 236 neighbours take 1.1 us, on an
-#: Emerald Rapids 1.3.
-_ACCESS, _WIDEST = 4.5, 32
+#: Emerald Rapids 1.3. Of 16 bytes there are more in a cycle: 12 steps of 239 neighbours take a Zen 4
+#: 0.50 us under AVX2, 0.60 without.
+_ACCESS, _ACCESS_SHORTER, _WIDEST = 4.5, 2.7, 32
 #: Shuffles of such a vector for each step of a row, where rows are no neighbours, which deal its
 #: cells out to vectors of one step. (Clamped sums, filters, restarts of rows of 2 to 8 steps take a
 #: Zen 4 0.3 to 1.0 cycles a step, each step of the row 0.09 more.)
 _DEALT = 0.41
+#: How much longer rows that are read backwards take where vectors of 32 bytes are dealt out, and the
+#: steps of a row in whose time longer ones are in vectors of 16 bytes: recurrences of 2000 rows of 4
+#: and 8 steps take a Zen 4 1.0 and 1.5 cycles a step under AVX2, without it 1.6 both.
+_DEALT_BACKWARDS, _DEALT_AT_MOST = 1.3, 5
+#: Steps of rows of halves that shorter vectors deal out.
+_DEALT_HALVES = 4
 #: Bytes of half a vector of AVX-512.
 _HALF = 32
 #: Shorter vectors than those of 64 bytes that are read or written in the time of one.
@@ -94,9 +104,10 @@ def scalar_latency(step: Step, chip: CpuChip) -> float:
     return latency_of(step.scalar_chain, chip) + compared
 
 
-def scalar_cycles(counts: Counts, chip: CpuChip) -> float:
-    """Cycles of scalar instructions."""
-    issued = (counts.operations + _COMPARISON * counts.extremes) / chip.issue
+def scalar_cycles(counts: Counts, chip: CpuChip, rest: float = 0.0) -> float:
+    """Cycles of scalar instructions, with some more beside them."""
+    issued = (counts.operations + rest + _COMPARISON * counts.extremes) / chip.issue
+    issued = max(issued, counts.floats / _PORTS)
     return issued + counts.calls * _CALL_SHARE * chip.call + counts.quotients * chip.quotient
 
 
@@ -122,7 +133,7 @@ def step_cycles(
     backwards = sum(a.times for a in step.moving if a.store and a.along_time == -1)
     unsure = max(0.0, min(_UNSURE, step.length) - done) / max(1.0, step.length - done)
     guessed = 0.0 if chosen else step.body.extremes * (_GUESSED * unsure + _forgotten(step, chip))
-    issued = scalar_cycles(step.body, chip) + rest / chip.issue
+    issued = scalar_cycles(step.body, chip, rest)
     stored = chip.stored * sum(a.times for a in step.moving if a.store)
     return max(stored, issued) + backwards * chip.descending + guessed
 
@@ -151,15 +162,21 @@ def simple_bytes(counts: Counts, chip: CpuChip) -> float:
     return counts.simple + (chip.integer_product - 1.0) * counts.products
 
 
+def more_ports(chip: CpuChip) -> float:
+    """How many times as many simple operations, or shuffles, begin in a cycle as of 64 bytes.
+
+    Where vectors of 64 bytes are worked on in halves there are ports for more shorter ones.
+    (Elements of resets, which are choices, and of clamped sums take a Zen 4 half as many more.)
+    """
+    return (1.0 + chip.together(chip.vector_bytes)) / 2
+
+
 def issued_cycles(operations: float, simple: float, chip: CpuChip) -> float:
     """Cycles in which so many vector operations begin, of which some are simple.
 
-    Where vectors of 64 bytes are worked on in halves there are ports for more shorter ones, of
-    which sums and products have as many as before, each kind for itself. (Elements of resets, which
-    are choices, and of clamped sums take a Zen 4 half as many more in a cycle.)
+    Of sums and products of floats there are never more, each kind for itself.
     """
-    every = operations / ((1.0 + chip.together(chip.vector_bytes)) / 2)
-    return max(operations - simple, every) / chip.vector_issue
+    return max(operations - simple, operations / more_ports(chip)) / chip.vector_issue
 
 
 def vector_operations(
@@ -312,10 +329,17 @@ def short_row(step: Step, chip: CpuChip, loop: bool = False) -> float | None:
         return None
     many = float(chip.vector_bytes)
     cycles = vector_cycles(step.body, many, chip, True, False) / many
-    vectors = sum(a.size for a in step.moving) / min(chip.vector_bytes, _WIDEST)
+    width = min(chip.vector_bytes, _WIDEST)
+    vectors = sum(a.size for a in step.moving) / width
     if all(a.along_lane in (0, 1) for a in step.accesses):
-        return step.length * (cycles + vectors * _ACCESS / chip.issue)
-    return step.length * (cycles + vectors * step.length * _DEALT / chip.shuffle_issue)
+        access = _ACCESS if width == _WIDEST else _ACCESS_SHORTER
+        return step.length * (cycles + vectors * access / chip.issue)
+    dealt = _DEALT * (step.length if width == _WIDEST else min(step.length, _DEALT_AT_MOST))
+    if chip.vector_bytes < LINE_BYTES:
+        if step.length > _DEALT_HALVES and any(a.size < 4 for a in step.moving):
+            return None
+        dealt *= _DEALT_BACKWARDS if step.backwards and width == _WIDEST else 1.0
+    return step.length * (cycles + vectors * dealt / chip.shuffle_issue)
 
 
 def least_of(chip: CpuChip) -> float:

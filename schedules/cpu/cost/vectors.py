@@ -14,6 +14,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     issued_cycles,
     latency_of,
     least_of,
+    more_ports,
     quotient_cycles,
     short_row,
     simple_bytes,
@@ -34,7 +35,7 @@ from tvm_scan.tir import LINE_BYTES
 _ASKING, SOONER = 3.0, 0.35
 #: Cycles of a cell of a vector of time that is read or written backwards, one by one.
 _BACKWARDS = 1.0
-#: Shuffles that reverse a vector of 64 bytes, and a shorter one: sums of 16 x 4578 numbers by
+#: Shuffles that reverse a vector of 16 or 64 bytes, and one of 32: sums of 16 x 4578 numbers by
 #: vectors of 32 take a Zen 5 6.3 us forwards and 6.4 backwards (integers of 8 bytes), 7.4 and 7.8
 #: (floats); linear recurrences of 64 x 1000 under AVX2, by 64 with runs, 11.2 and 13.5.
 _REVERSED, _REVERSED_SHORTER = 1.0, 2.0
@@ -51,6 +52,7 @@ _SPILLED = 0.5
 #: Vectors of a block's elements of two parts beyond which they leave the registers, and the power
 #: of their number in which the block then takes longer: linear recurrences of 30000 steps of 8
 #: bytes take a Zen 4 in vectors of 8, 16, 32 steps without AVX 28, 36 and 53 us.
+#: Half of it is left of runs, of which many take longer anyway.
 _REGISTERS, _LEAVING = 8, 0.2
 #: Vectors of steps with runs that stay in registers, with AVX and without, and how much longer more
 #: take: 64 numbers of 8 bytes 1.2 times (products) to 1.7 times (integers) on a Zen 4, and 16 of 4
@@ -120,9 +122,9 @@ def _block(width: int, runs: bool, asks: bool, step: Step, chip: CpuChip) -> tup
     if runs and width * max(step.parts[0].sizes, default=4) > most * chip.vector_bytes:
         block *= _MANY
     pairs = [sum(part.sizes) for part in step.parts if len(part.sizes) == 2]
-    if pairs and not runs:
+    if pairs:
         vectors = max(pairs) * width / chip.vector_bytes
-        block *= max(1.0, vectors / _REGISTERS) ** _LEAVING
+        block *= max(1.0, vectors / _REGISTERS) ** (_LEAVING / 2 if runs else _LEAVING)
     return block, counts.total
 
 
@@ -139,9 +141,8 @@ def _issue_cycles(counts: BlockCounts, step: Step, chip: CpuChip, wide: bool = F
     if step.integers and not step.body.extremes:
         # Maxima have no more ports than floats.
         simple = counts.operations
-    apart = max(
-        issued_cycles(counts.operations, simple, chip), counts.shuffles / chip.shuffle_issue
-    )
+    shuffled = counts.shuffles / chip.shuffle_issue / more_ports(chip)
+    apart = max(issued_cycles(counts.operations, simple, chip), shuffled)
     if step.integers:
         simple += 0.0 if wide else counts.shuffles
     mixed = (counts.total - simple) / chip.mixed_issue + simple / chip.mixed_integers
@@ -161,7 +162,8 @@ def _reversed(a: Access, width: int, chip: CpuChip) -> float:
     """Shuffles that put the cells of a vector of time in the order of memory, or of time."""
     if a.along_time != -1 or a.size not in REVERSED_BYTES:
         return 0.0
-    each = _REVERSED if chip.vector_bytes == 64 else _REVERSED_SHORTER
+    # Within vectors of 16 bytes any cells change places at once.
+    each = _REVERSED_SHORTER if chip.vector_bytes == 32 else _REVERSED
     return each * vectors_of(width, a.size, chip)
 
 
@@ -218,12 +220,26 @@ def _run_scan(part: Part, width: int, chip: CpuChip) -> BlockCounts:
     each = max(quarter / chip.vector_bytes, _least(chip) / 4)
     vectors, carries = (_vectors(quarter, sizes, chip) for sizes in (part.sizes, part.carries))
     combine = vector_bytes(part.combine, chip) * each
-    levels = log2(quarter)
-    operations = 3 * combine + levels * (combine + vectors)
+    levels, size = log2(quarter), max(part.sizes, default=4)
+    # Over longer distances whole vectors move, which is no instruction.
+    inside = sum(1 << level < chip.vector_bytes / size for level in range(round(levels)))
+    operations = (3 + levels) * combine + inside * vectors
     operations += vector_bytes(part.apply, chip) * each * 4
-    shuffles = 8 * vectors + (levels + 1) * vectors + 8 * carries
+    rounds = 4 * _rounds(size, chip)
+    shuffles = rounds * vectors + (inside + 1) * vectors + rounds * carries
     simple = ((3 + levels) * part.combine.simple + 4 * part.apply.simple) * each
     return BlockCounts(operations, shuffles, simple)
+
+
+def _rounds(size: int, chip: CpuChip) -> float:
+    """Shuffles of each vector in which blocks of 4 by 4 steps are transposed, one way.
+
+    Vectors of 32 bytes exchange their halves by shuffles apart from those inside of halves; of two
+    cells to a vector the second round moves whole ones.
+    """
+    if chip.vector_bytes == 32:
+        return 2.5
+    return 1.0 if size * 2 == chip.vector_bytes else 2.0
 
 
 def asked_ahead(
