@@ -74,8 +74,9 @@ class Case:
 
     @property
     def guesses(self) -> bool:
-        """Whether scalar code guesses, of maxima of integers, which number is the larger one."""
-        return self.family == "cummax" and "int" in self.options.get("dtype", "")
+        """Whether scalar code guesses: which integer is larger, or whether a step starts anew."""
+        maxima = self.family == "cummax" and "int" in self.options.get("dtype", "")
+        return maxima or self.family in ("resets", "restarts")
 
     @property
     def func(self) -> Any:

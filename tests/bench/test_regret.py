@@ -30,10 +30,12 @@ def test_a_loop_of_other_numbers_is_not_compared(family):
     assert len(summary([late])["slower_than_loop"]) == row.same_numbers
 
 
-def test_maxima_of_integers_get_other_numbers_at_every_call():
-    """A processor learns its guesses of the same ones; of maxima of floats it makes none."""
+def test_what_is_guessed_gets_other_numbers_at_every_call():
+    """A processor learns its guesses of the same ones: maxima of integers, and resets."""
     learnt = Prepared(Case("cummax", (3, 400), {"dtype": "float32"}), host_target())
     assert learnt.calls == [learnt.tensors]
+    flags = Prepared(Case("resets", (3, 400), {}), host_target())
+    assert len(flags.calls) > 2 and all(len(call) == 4 for call in flags.calls)
     prepared = Prepared(Case("cummax", (3, 4000), {"dtype": "int64"}), host_target())
     inputs = [arguments[0].numpy() for arguments in prepared.calls]
     assert sum(x.size for x in inputs) >= 1 << 17

@@ -67,6 +67,10 @@ _CHOSEN = 0.04
 #: Cycles more of a cell of less than 4 bytes, for each time that its vector is twice as long as 2:
 #: halves of 16 rows of 400 steps take a Zen 4 1.9, 2.1 and 2.5 in vectors of 4, 8 and 16.
 _NARROW = 0.25
+#: The share of the nearest cache beyond which lines of a block's rows, a cell of each at a time, do
+#: not stay in it, and cycles more of such a cell: linear recurrences of 128 rows of 32 steps take a
+#: Zen 4 7.2 us in one block of vectors, 2.3 by what else is counted, sums of 64 rows of 200 4.9.
+_ROWS, _OF_MANY = 1 / 3, 0.8
 #: Shares of what is around a row that come with a block, and with each of its lanes.
 _BLOCK, _LANE = 0.77, 0.23
 #: The share of a tile's squares, or of its chain, that the other does not hide, of steps without
@@ -214,6 +218,8 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
         states = max(part.cells for part in step.parts)
         cycles += _PARTED * states * max(0, (size % VECTOR).bit_count() - 1)
     stored = 0.0
+    lines = size * LINE_BYTES * len(rows_apart(step))
+    many = step.touched > chip.nearest and lines > _ROWS * chip.nearest
     held = tiled and _in_registers(step, size)
     for a in step.moving:
         if tiled and a.along_time in (1, -1) and a.along_lane:
@@ -227,6 +233,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
         else:
             # Lane by lane, put into vectors and taken out of them by shuffles.
             each = _APART if tiled else _cell_cycles(a, step, chip, size)
+            each += _OF_MANY if many else 0.0
             cycles += size * a.times * each
             stored += size * a.times * chip.stored if a.store else 0.0
     return max(stored, cycles + (1.0 if tiled else 0.0))
