@@ -354,9 +354,9 @@ def vectors_of(cells: float, size: float, chip: CpuChip) -> float:
 
 def access_cycles(a: Access, cells: float, chip: CpuChip) -> float:
     """Cycles in which so many neighbouring cells are read or written in vectors."""
-    at_once = 1.0 if chip.vector_bytes == 64 else _SHORTER
     # What all lanes read is an operand, and no half any more.
     size = a.size if a.along_lane else max(4, a.size)
+    at_once = 1.0 if min(chip.vector_bytes, cells * size) > _HALF else _SHORTER
     return vectors_of(cells, size, chip) * a.issued / at_once
 
 

@@ -127,7 +127,8 @@ def _stalled(row: int, lines: float) -> float:
     for rows in range(1, _BEHIND + 1):
         beyond = row * rows % PAGE_BYTES
         apart = min(beyond, PAGE_BYTES - beyond)
-        if apart < LINE_BYTES * min(1.0, lines):
+        # Before a short strip is done, the next one begins.
+        if apart < LINE_BYTES * min(1.0, max(0.5, lines)):
             worst = max(worst, _STALLED / rows * (_ALIKE if apart == 0 else 1.0))
     return worst
 
