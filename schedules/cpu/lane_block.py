@@ -20,7 +20,7 @@ from tvm_scan.schedules.common.lanes import clear, guard_of
 from tvm_scan.schedules.common.polynomials import Pool
 from tvm_scan.schedules.common.replica import Replica
 from tvm_scan.schedules.cpu.chains import interleaved_chains
-from tvm_scan.schedules.cpu.cost.parts import takes_rows_in_vectors
+from tvm_scan.schedules.cpu.cost.short_rows import takes_rows_in_vectors
 from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.lane_streams import asked_inside, loads_across_lanes
 from tvm_scan.schedules.cpu.lane_tiles import LaneTiles

@@ -12,7 +12,8 @@ from tests.support.cpu_work import CHIP, machine_of, work_of
 from tvm_scan import ScanPlan, extract
 from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.cpu.cost.count import chain_of
-from tvm_scan.schedules.cpu.cost.parts import latency_of, takes_rows_in_vectors, vector_cycles
+from tvm_scan.schedules.cpu.cost.parts import latency_of, vector_cycles
+from tvm_scan.schedules.cpu.cost.short_rows import takes_rows_in_vectors
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.machine import cpu_constants

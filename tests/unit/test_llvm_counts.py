@@ -10,7 +10,8 @@ from tvm.target import Target
 from bench.regret_cases import Case
 from tvm_scan import extract, parallelize
 from tvm_scan.loops import delta_walk
-from tvm_scan.schedules.cpu.cost.parts import instructions_of, takes_rows_in_vectors
+from tvm_scan.schedules.cpu.cost.parts import instructions_of
+from tvm_scan.schedules.cpu.cost.short_rows import takes_rows_in_vectors
 from tvm_scan.schedules.cpu.cost.step import step_of
 from tvm_scan.schedules.cpu.cost.vectors import block_counts
 from tvm_scan.schedules.cpu.vector_loops import with_vector_loops

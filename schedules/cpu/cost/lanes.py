@@ -31,13 +31,13 @@ from tvm_scan.schedules.cpu.cost.parts import (
     memory_of,
     past_share,
     scalar_latency,
-    short_row,
     step_cycles,
     takes_whole_rows,
     vector_cycles,
     vectors_of,
     with_more,
 )
+from tvm_scan.schedules.cpu.cost.short_rows import short_row
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.cost.strips import (
     beside_cycles,

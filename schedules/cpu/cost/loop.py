@@ -14,15 +14,14 @@ from tvm_scan.schedules.cpu.cost.parts import (
     fetched_again,
     instructions_of,
     latency_of,
-    may_reorder,
     memory_of,
     scalar_latency,
-    short_row,
     step_cycles,
     takes_whole_rows,
     vector_cycles,
     with_more,
 )
+from tvm_scan.schedules.cpu.cost.short_rows import may_reorder, short_row
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork

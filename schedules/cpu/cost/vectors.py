@@ -16,13 +16,13 @@ from tvm_scan.schedules.cpu.cost.parts import (
     least_of,
     more_ports,
     quotient_cycles,
-    short_row,
     simple_bytes,
     step_cycles,
     vector_bytes,
     vector_operations,
     vectors_of,
 )
+from tvm_scan.schedules.cpu.cost.short_rows import short_row
 from tvm_scan.schedules.cpu.cost.step import Access, Part, Step
 from tvm_scan.schedules.cpu.plans import PAGE_BYTES, CpuPlan
 from tvm_scan.schedules.cpu.reversed_rows import REVERSED_BYTES
