@@ -138,7 +138,7 @@ def simple_bytes(counts: Counts, chip: CpuChip) -> float:
 
 
 def more_ports(chip: CpuChip) -> float:
-    """How many times as many simple operations, or shuffles, begin in a cycle as of 64 bytes.
+    """Simple operations, or shuffles, that begin in a cycle, as a multiple of those of 64 bytes.
 
     Where vectors of 64 bytes are worked on in halves there are ports for more shorter ones.
     (Elements of resets, which are choices, and of clamped sums take a Zen 4 half as many more.)
