@@ -133,7 +133,7 @@ def vector_bytes(counts: Counts, chip: CpuChip) -> float:
 
 
 def simple_bytes(counts: Counts, chip: CpuChip) -> float:
-    """Of these bytes, those of operations that more ports do than sums and products of floats."""
+    """Bytes of operations that more ports do than sums and products of floats, of these bytes."""
     return counts.simple + (chip.integer_product - 1.0) * counts.products
 
 
