@@ -21,7 +21,7 @@ from bench import defaults, tuned
 from bench.cpu_loops import loop_of
 from bench.search import WORKLOADS as SEARCHED
 from tvm_scan import Recurrence, default_plan, extract
-from tvm_scan.schedules.machine.cpu_chip import CpuChip
+from tvm_scan.schedules.machine.cpu_chip import OF_TARGET, CpuChip
 from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["NOTE", "differing", "main", "pages", "with_note"]
@@ -102,7 +102,7 @@ def _machine(about: dict[str, Any]) -> tuple[Target, Machine]:
     target = Target(json.loads(about["target"]))
     machine = replace(Machine.of(target), cores=about["cores"])
     constants = about.get("constants") or {}
-    if constants.keys() == asdict(machine.chip).keys():
+    if constants.keys() | OF_TARGET == asdict(machine.chip).keys():
         machine = replace(machine, chip=CpuChip(**constants))
     return target, machine
 

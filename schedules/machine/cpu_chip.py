@@ -8,6 +8,8 @@ from dataclasses import dataclass
 #: what finds nothing of itself in a cache. Of a last cache of 32 MB, columns of 12, 16, 24, 32 and
 #: 48 MB took a core of a Zen 4 1.1, 1.2, 1.6, 2.1 and 2.7 times as long a byte as those of 8 MB.
 _HELD, _FOUND = 0.75, 1.5
+#: Constants that the instructions of a target say, which no file of a machine has to have.
+OF_TARGET = frozenset({"fused", "halves"})
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,11 @@ class CpuChip:
         Seconds of a cycle.
     sum_latency, product_latency : float
         Cycles from operand to result of a float's sum, and of a product with or without a sum.
+    fused : float
+        Cycles that the sum of a product takes beside it: none where one instruction does both.
+    halves : float
+        Operations of a number of 16 bits that becomes one of 32, or is made of one, beside those
+        that are counted: none where an instruction does it.
     extremum_latency : float
         The same of a float's maximum or minimum: 4 on Intel's processors, 1 or 2 on AMD's.
     issue : float
@@ -138,6 +145,8 @@ class CpuChip:
     cycle: float = 0.25e-9
     sum_latency: float = 2.0
     product_latency: float = 4.0
+    fused: float = 0.0
+    halves: float = 0.0
     extremum_latency: float = 4.0
     issue: float = 4.5
     vector_issue: float = 1.7

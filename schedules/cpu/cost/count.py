@@ -55,6 +55,8 @@ class Counts:
     floats : float
         Of the operations, sums, products and extrema of floats, for which scalar code has the ports
         that vectors have.
+    halves : float
+        Numbers of 16 bits that become floats of 32, and those that are made of these.
     choices : float
         Of ``if_then_else``, which may be branches.
     extremes : float
@@ -72,6 +74,7 @@ class Counts:
     simple: float = 0.0
     scales: float = 0.0
     floats: float = 0.0
+    halves: float = 0.0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(*map(add, _values(self), _values(other)))
@@ -83,7 +86,7 @@ class Counts:
 
 NONE = Counts()
 #: Of a half that becomes a float32.
-WIDENED = Counts(operations=3.0, bytes=12.0)
+WIDENED = Counts(operations=3.0, bytes=12.0, halves=1.0)
 # Unlike those of ``astuple``, which copies each.
 _values = attrgetter(*(field.name for field in fields(Counts)))
 
@@ -94,13 +97,14 @@ class Path:
 
     Attributes
     ----------
-    sums, products, extremes, simple, calls, quotients : int
-        Float sums; products, with a sum or without; float maxima and minima; operations of one
-        cycle; calls; divisions.
+    sums, products, fused, extremes, simple, calls, quotients : int
+        Float sums; products, with a sum or without, and those whose sum waits for them; float
+        maxima and minima; operations of one cycle; calls; divisions.
     """
 
     sums: int = 0
     products: int = 0
+    fused: int = 0
     extremes: int = 0
     simple: int = 0
     calls: float = 0
@@ -154,7 +158,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     known : set of int, optional
         Hashes of the expressions that were counted before, which are not counted again.
     """
-    counts = [0.0] * 10
+    counts = [0.0] * 11
     inside: list[Counts] = []
     skip = tvm_ffi.WalkResult.SKIP
 
@@ -201,6 +205,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
             counts[6] += 1.0
         counts[9] += floats and (extremum or isinstance(node, tirx.Mul))
         dear = isinstance(node, tirx.Cast) and _has_half(node)
+        counts[10] += dear
         amount = WIDENED.operations if dear else 1.0
         counted(amount, size_of(node), simple=not floats and not extremum)
 
@@ -333,9 +338,12 @@ def chain_of(node: Any, starts: Any, *, scalar: bool = False) -> Path:
         for side, other in ((e.a, e.b), (e.b, e.a)):
             way = path(side)
             is_product, other_is = isinstance(side, tirx.Mul), isinstance(other, tirx.Mul)
-            if way is not None:
-                alone = way.plus(sums=1) if is_product == other_is else way.plus(products=1)
-                ways.append(way if is_product and not other_is else alone)
+            if way is None:
+                continue
+            if is_product and not other_is:
+                ways.append(way.plus(fused=1))
+            else:
+                ways.append(way.plus(products=1) if other_is != is_product else way.plus(sums=1))
         return longest_of(ways)
 
     return path(node) or Path()

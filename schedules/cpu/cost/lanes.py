@@ -266,4 +266,4 @@ def _unhidden(step: Step, chip: CpuChip, size: int, tiled: bool) -> float:
         return 0.0
     cells = max((part.cells for part in step.parts), default=1) if step.state else 1
     several = max(1.0, cells / _HIDING) * max(1.0, size * 4 / chip.vector_bytes)
-    return TERMS * chip.product_latency / 2 / several
+    return TERMS * (chip.product_latency + chip.fused) / 2 / several

@@ -62,9 +62,10 @@ def latency_of(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
     return (
         path.sums * chip.sum_latency
         + path.products * chip.product_latency
+        + path.fused * chip.fused
         + path.extremes * chip.extremum_latency
         + path.simple
-        + path.calls * (TERMS * chip.product_latency if polynomials else chip.call)
+        + path.calls * (TERMS * (chip.product_latency + chip.fused) if polynomials else chip.call)
         + path.quotients * 3 * chip.quotient
     )
 
@@ -81,7 +82,8 @@ def scalar_latency(step: Step, chip: CpuChip) -> float:
 
 def scalar_cycles(counts: Counts, chip: CpuChip, rest: float = 0.0) -> float:
     """Cycles of scalar instructions, with some more beside them."""
-    issued = (counts.operations + rest + _COMPARISON * counts.extremes) / chip.issue
+    soft = chip.halves * counts.halves
+    issued = (counts.operations + soft + rest + _COMPARISON * counts.extremes) / chip.issue
     issued = max(issued, counts.floats / _PORTS)
     return issued + counts.calls * _CALL_SHARE * chip.call + counts.quotients * chip.quotient
 
@@ -163,6 +165,7 @@ def vector_operations(
     least = least_of(chip)
     terms = counts.calls * _POLYNOMIAL + (0.0 if ldexp else counts.scales * _UNSCALED)
     calls = 0.0 if library else terms * max(least, _OF_PART, 4 * each)
+    calls += chip.halves * counts.halves * max(least, 4 * each)
     return max(least * counts.operations, vector_bytes(counts, chip) * each) + calls
 
 
