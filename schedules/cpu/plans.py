@@ -7,6 +7,7 @@ has a field of that name.
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from math import log2
 from typing import Any, ClassVar
 
@@ -38,6 +39,11 @@ PAGE_BYTES = 4096
 AHEAD, _LONG = 2, 1 << 14
 #: Whether cells hold runs -> steps of a vector.
 _SHAPES = ((False, (4, 8, 16, 32)), (True, (16, 32, 64)))
+
+
+#: Seconds that a kernel may take around its blocks beside what is counted: linear recurrences of 8
+#: batches of 16 lanes of 16 steps take a Zen 4 0.38 us in blocks of 16, the loop 0.33.
+_AROUND = 30e-9
 
 
 class CpuPlan(ScanPlan):
@@ -102,7 +108,8 @@ class CpuPlan(ScanPlan):
     def cost(self, recurrence: Recurrence, machine: Machine, steps: int | None = None) -> CpuCost:
         """Predict the time."""
         work = self.work(step_of(recurrence, steps), machine.chip)
-        return cpu_cost(work, machine)
+        cost = cpu_cost(work, machine)
+        return cost if self.keeps_loop else replace(cost, around=_AROUND)
 
     def check_block(self) -> None:
         """Check how many lanes or chunks advance together."""

@@ -99,6 +99,8 @@ class CpuCost(Cost):
         of the call and the pool.
     unsure : float
         Seconds that the pool may take beside.
+    around : float
+        Seconds that a kernel may take around its blocks, where it is compared with the loop.
     """
 
     past: float
@@ -108,6 +110,7 @@ class CpuCost(Cost):
     alone: float
     pool: float
     unsure: float
+    around: float = 0.0
 
     @property
     def ranked(self) -> float:
@@ -116,7 +119,7 @@ class CpuCost(Cost):
         By the geometric mean as much is lost at most, as a ratio, by threads that wake slowly as by
         none that would have waked quickly.
         """
-        return sqrt(self.seconds * (self.seconds + self.unsure))
+        return sqrt(self.seconds * (self.seconds + self.unsure)) + self.around
 
 
 def cpu_cost(work: CpuWork, machine: Machine) -> CpuCost:
