@@ -610,3 +610,54 @@ def test_chunks_of_elements_of_many_parts_are_no_scalars(steps):
         target, machine = machine_of("znver4", instructions=instructions)
         func = Case("clamped", (1, steps), {}).func
         assert decide(target, extract(func), machine).chosen.plan.time_vector
+
+
+@pytest.mark.parametrize(
+    ("sizes", "plan", "measured"),
+    [
+        ((1024, 8), "lanes()", 25.1),
+        ((1024, 8), "lanes(lane_block=16, vectorize=True)", 18.1),
+        ((64, 30), "lanes(lane_block=2)", 8.8),
+        ((21, 248), "lanes(lane_block=8, vectorize=True)", 15.4),
+        ((21, 248), "lanes(time_vector=8)", 13.5),
+    ],
+)
+def test_halves_without_an_instruction_are_many(sizes, plan, measured):
+    """Ten times the time that they take with one, less in vectors than one by one."""
+    seconds = seconds_on(2, "narrow", sizes, f"cpu/{plan}", "x86-64")
+    assert 1e6 * seconds == pytest.approx(measured, rel=0.35)
+    assert seconds > 3 * seconds_on(2, "narrow", sizes, f"cpu/{plan}", "x86-64-v3")
+
+
+def test_a_product_waits_for_no_sum():
+    """Without FMA a sum of a product takes both, products alone as long as with it."""
+    for family, times in (("cumprod", 1.0), ("linear_recurrence", 1.3)):
+        without, fused = (
+            seconds_on(1, family, (1, 20000), LOOP, instructions)
+            for instructions in ("x86-64", "x86-64-v3")
+        )
+        assert without == pytest.approx(times * fused, rel=0.2)
+
+
+def test_short_rows_in_blocks_wait_for_ports_of_floats():
+    """Clamped sums of 14 steps take 1.55 cycles a step in blocks of 16, sums of as many 1.0."""
+    plan = "cpu/lanes(lane_block=16)"
+    assert cycles("clamped", (2000, 14), plan) == pytest.approx(1.55, rel=0.2)
+    assert cycles("cumsum", (2000, 14), plan) == pytest.approx(1.0, rel=0.2)
+
+
+@pytest.mark.parametrize(("lanes", "steps", "batch"), [(16, 16, 8), (32, 8, 8)])
+def test_little_work_stays_in_the_loop(lanes, steps, batch):
+    """0.33 and 0.35 us on one core, in blocks 0.38 and 0.39."""
+    target, machine = machine_of("znver4", cores=1)
+    func = Case("linear_recurrence", (lanes, steps), {"layout": "bld", "batch": batch}).func
+    assert decide(target, extract(func), machine).chosen.plan.keeps_loop
+
+
+@pytest.mark.parametrize(("columns", "steps", "plain", "block"), [(6, 29426, 31.9, 18.9)])
+def test_few_cells_of_a_line_are_read_two_at_a_time(columns, steps, plain, block):
+    """Maxima down 6 columns in vectors of 4 and 2."""
+    plan = "cpu/lanes(lane_block=8, vectorize=True)"
+    for text, measured in ((LOOP, plain), (plan, block)):
+        seconds = seconds_on(2, "cummax", (columns, steps), text, axis=0, reverse=True)
+        assert 1e6 * seconds == pytest.approx(measured, rel=0.2)
