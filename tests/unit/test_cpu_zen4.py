@@ -661,3 +661,15 @@ def test_few_cells_of_a_line_are_read_two_at_a_time(columns, steps, plain, block
     for text, measured in ((LOOP, plain), (plan, block)):
         seconds = seconds_on(2, "cummax", (columns, steps), text, axis=0, reverse=True)
         assert 1e6 * seconds == pytest.approx(measured, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("columns", "steps", "strip", "least", "most"),
+    [(145, 940, 64, 26.5, 138.4), (145, 300, 64, 12.0, 36.9), (145, 940, 32, 10.4, 23.5)],
+)
+def test_strips_that_begin_within_a_line_write_one_line(columns, steps, strip, least, most):
+    """Sums down columns, us as the host has placed the cores; in whole rows 14.5 and 4.4."""
+    plan = f"cpu/lanes(lane_block={strip}, vectorize=True)"
+    predicted = 1e6 * seconds_on(2, "cumsum", (columns, steps), plan, axis=0, dtype="float32")
+    assert 0.8 * least < predicted < most
+    assert chosen("ema", (columns, steps), layout="ld").lane_block != 64
