@@ -673,3 +673,14 @@ def test_strips_that_begin_within_a_line_write_one_line(columns, steps, strip, l
     predicted = 1e6 * seconds_on(2, "cumsum", (columns, steps), plan, axis=0, dtype="float32")
     assert 0.8 * least < predicted < most
     assert chosen("ema", (columns, steps), layout="ld").lane_block != 64
+
+
+@pytest.mark.parametrize(
+    ("sizes", "block", "measured"),
+    [((1, 4, 2048, 16), 4, 236), ((4, 5958, 22, 16), 8, 6437), ((4, 5958, 22, 16), 32, 4708)],
+)
+def test_polynomials_of_a_state_fill_the_scheduler_without_avx(sizes, block, measured):
+    """Selective scans, us: those of few vectors wait for one another's."""
+    plan = f"cpu/lanes(lane_block={block}, vectorize=True)"
+    predicted = seconds_on(2, "selective_scan", sizes, plan, "x86-64", layout="bdl")
+    assert 1e6 * predicted == pytest.approx(measured, rel=0.15)

@@ -29,6 +29,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     fetched_again,
     latency_of,
     memory_of,
+    more_ports,
     past_share,
     scalar_latency,
     step_cycles,
@@ -87,6 +88,9 @@ _ON_STACK, _POOL, _CLEARED = 256, 75.0, 9.6
 #: states take a Zen 4 1.1 and 0.6 cycles a cell more in vectors of 16 lanes than in those of 64, in
 #: tiles as long.
 _HIDING = 8.0
+#: Instructions of a polynomial beside its terms, most of them one after another: selective scans of
+#: 16 states without AVX take a Zen 4 45 cycles for each in blocks of 8 lanes, 66 in those of 16.
+_BESIDE_TERMS = 16.0
 #: Cycles of a cell of a state for each part but one, a power of two, in which a vector of other
 #: lanes is loaded and stored: selective scans of 16 states take a Zen 4 78 us in 16 lanes and 122
 #: in 15, 136 in 32 and 181 in 31 (1000 steps).
@@ -265,5 +269,13 @@ def _unhidden(step: Step, chip: CpuChip, size: int, tiled: bool) -> float:
     if not step.transcendental or (step.state and tiled):
         return 0.0
     cells = max((part.cells for part in step.parts), default=1) if step.state else 1
-    several = max(1.0, cells / _HIDING) * max(1.0, size * 4 / chip.vector_bytes)
-    return TERMS * (chip.product_latency + chip.fused) / 2 / several
+    vectors, terms = max(1.0, size * 4 / chip.vector_bytes), TERMS * (1 + (chip.fused > 0.0))
+    chain = TERMS * (chip.product_latency + chip.fused)
+    waits = chain / 2 / max(1.0, cells / _HIDING) / vectors
+    if not step.state:
+        return waits
+    # As many of its cells as the scheduler holds are under way at a time.
+    instructions = vectors * (terms + _BESIDE_TERMS)
+    each = (chain + _BESIDE_TERMS) / (1.0 + chip.window / instructions)
+    issued = instructions / chip.vector_issue / more_ports(chip)
+    return max(waits, cells * (each - issued))

@@ -164,7 +164,8 @@ def vector_operations(
     # A vector that is not full takes as long as one that is.
     least = least_of(chip)
     terms = counts.calls * _POLYNOMIAL + (0.0 if ldexp else counts.scales * _UNSCALED)
-    calls = 0.0 if library else terms * max(least, _OF_PART, 4 * each)
+    # Most of a polynomial are products with sums, which alternate with simple operations.
+    calls = 0.0 if library else terms * max(least, _OF_PART, 4 * each) / more_ports(chip)
     calls += chip.halves * counts.halves * max(least, 4 * each)
     return max(least * counts.operations, vector_bytes(counts, chip) * each) + calls
 
