@@ -684,3 +684,16 @@ def test_polynomials_of_a_state_fill_the_scheduler_without_avx(sizes, block, mea
     plan = f"cpu/lanes(lane_block={block}, vectorize=True)"
     predicted = seconds_on(2, "selective_scan", sizes, plan, "x86-64", layout="bdl")
     assert 1e6 * predicted == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("states", "block", "measured"),
+    [(16, 256, 1318), (16, 1024, 2811), (16, 2048, 2400), (8, 512, 390), (8, 1024, 679)],
+)
+def test_states_whose_cells_lie_pages_apart_come_from_the_second_cache(states, block, measured):
+    """Selective scans of 4 x 2048 and 2 x 2048 channels of 64 steps, us."""
+    sizes = (4 if states == 16 else 2, 2048, 64, states)
+    plan = f"cpu/lanes(lane_block={block}, vectorize=True, ldexp=True)"
+    predicted = seconds_on(2, "selective_scan", sizes, plan, layout="bld")
+    assert 1e6 * predicted == pytest.approx(measured, rel=0.25)
+    assert chosen("selective_scan", sizes, layout="bld").lane_block <= 512

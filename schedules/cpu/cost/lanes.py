@@ -48,7 +48,13 @@ from tvm_scan.schedules.cpu.cost.strips import (
 )
 from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_scan
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS, tile_parts
-from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, lane_vectors, rest_blocks
+from tvm_scan.schedules.cpu.plans import (
+    PAGE_BYTES,
+    VECTOR,
+    CpuPlan,
+    lane_vectors,
+    rest_blocks,
+)
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 from tvm_scan.tir import LINE_BYTES
@@ -95,6 +101,10 @@ _BESIDE_TERMS = 16.0
 #: lanes is loaded and stored: selective scans of 16 states take a Zen 4 78 us in 16 lanes and 122
 #: in 15, 136 in 32 and 181 in 31 (1000 steps).
 _PARTED = 2.4
+#: Cycles of a vector of a state whose cells lie a page apart, each with what all steps read of it,
+#: so that no prefetcher brings them: selective scans of 4 x 2048 x 64 and 16 states take a Zen 4 1.3
+#: ms in blocks of 64 to 256 lanes, 1.5 of 512, 2.8 of 1024, of 8 states 0.39 up to 512, and 0.68.
+_PAGES_APART = 15.0
 #: Accesses of a row of a tile on its way: from memory and to it, in two steps, or in one where the
 #: tile is in registers.
 _ROW_ACCESSES, _IN_REGISTERS = 4.0, 1.0
@@ -221,6 +231,9 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
     if step.state:
         states = max(part.cells for part in step.parts)
         cycles += _PARTED * states * max(0, (size % VECTOR).bit_count() - 1)
+        wide = max(sum(part.carries) for part in step.parts) * size
+        if wide >= PAGE_BYTES and 2 * states * wide > chip.nearest:
+            cycles += _PAGES_APART * states * vectors_of(wide, 1, chip)
     stored = 0.0
     lines = size * LINE_BYTES * len(rows_apart(step))
     many = step.touched > chip.nearest and lines > _ROWS * chip.nearest
