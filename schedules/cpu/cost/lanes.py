@@ -102,8 +102,8 @@ _BESIDE_TERMS = 16.0
 #: in 15, 136 in 32 and 181 in 31 (1000 steps).
 _PARTED = 2.4
 #: Cycles of a vector of a state whose cells lie a page apart, each with what all steps read of it,
-#: so that no prefetcher brings them: selective scans of 4 x 2048 x 64 and 16 states take a Zen 4 1.3
-#: ms in blocks of 64 to 256 lanes, 1.5 of 512, 2.8 of 1024, of 8 states 0.39 up to 512, and 0.68.
+#: so that no prefetcher brings them: selective scans of 4 x 2048 x 64 and 16 states take a Zen 4
+#: 1.3 ms in blocks of 64 to 256 lanes, 1.5 of 512, 2.8 of 1024, of 8 states 0.39, and 0.68.
 _PAGES_APART = 15.0
 #: Accesses of a row of a tile on its way: from memory and to it, in two steps, or in one where the
 #: tile is in registers.
