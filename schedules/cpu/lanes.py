@@ -20,6 +20,7 @@ from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.cost.strips import jumping
 from tvm_scan.schedules.cpu.lane_nests import build_lanes
 from tvm_scan.schedules.cpu.lane_streams import (
+    TILE_STEPS,
     gains_by_lane_tiles,
     loads_across_lanes,
     takes_lane_tiles,
@@ -41,8 +42,8 @@ from tvm_scan.schedules.picture import Picture, Serial, Tiles
 #: share of the nearest cache that they then may fill: sums of 400, 450 and 512 rows of 8 steps in
 #: one block take a Zen 4 1.5, 1.9 and 2.7 us.
 _WHOLE, _FILLED = 512, 0.8
-#: Of how many nearest caches one block in tiles is worth a try, and the steps of a tile.
-_TILED, _TILE_STEPS = 4.0, 16
+#: Nearest caches of which one block in tiles is worth a try.
+_TILED = 4.0
 #: Steps ahead of which strips of rows ask: sums of 4096 columns of 4096 steps take a Zen 4 4.3 ms
 #: if they do not, 3.6 if 8 steps ahead, 3.0 if 16 or 32, a copy 2.5.
 _AHEAD = 16
@@ -279,7 +280,7 @@ def _whole(step: Step, chip: CpuChip, *, of_tiles: bool = False) -> int:
     lanes = 1 << (step.lanes - 1).bit_length()
     at_once = step.touched
     if of_tiles and at_once <= _TILED * chip.nearest:
-        at_once *= min(1.0, _TILE_STEPS / step.length)
+        at_once *= min(1.0, TILE_STEPS / step.length)
     return lanes if lanes <= _WHOLE and at_once <= _FILLED * chip.nearest else 0
 
 

@@ -170,10 +170,11 @@ def parse_constants(text: str, name: str) -> CpuChip | None:
     name : str
         Of the file, for the message.
     """
+    measured = [field.name for field in fields(CpuChip) if field.name not in OF_TARGET]
     try:
         constants = json.loads(text)["constants"]
-        names = [f.name for f in fields(CpuChip) if f.name in constants or f.name not in OF_TARGET]
-        values = {name: _number(name, constants[name]) for name in names}
+        told = [*measured, *(field for field in OF_TARGET if field in constants)]
+        values = {field: _number(field, constants[field]) for field in told}
         if len(constants) != len(values):
             raise ValueError(f"unknown fields {sorted(set(constants) - set(values))}")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -181,7 +182,7 @@ def parse_constants(text: str, name: str) -> CpuChip | None:
             "tvm_scan: the constants in %s are not used: expected a positive number for each of "
             "%s, got %s; run tvm-scan calibrate again",
             name,
-            ", ".join(f.name for f in fields(CpuChip) if f.name not in OF_TARGET),
+            ", ".join(measured),
             f"{type(error).__name__}: {error}",
         )
         return None

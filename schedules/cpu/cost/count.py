@@ -88,7 +88,8 @@ NONE = Counts()
 #: Of a half that becomes a float32.
 WIDENED = Counts(operations=3.0, bytes=12.0, halves=1.0)
 # Unlike those of ``astuple``, which copies each.
-_values = attrgetter(*(field.name for field in fields(Counts)))
+_NAMES = tuple(field.name for field in fields(Counts))
+_values = attrgetter(*_NAMES)
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     known : set of int, optional
         Hashes of the expressions that were counted before, which are not counted again.
     """
-    counts = [0.0] * 11
+    counts = dict.fromkeys(_NAMES, 0.0)
     inside: list[Counts] = []
     skip = tvm_ffi.WalkResult.SKIP
 
@@ -174,9 +175,9 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         return lambda node: skip if is_known(node) else handler(node)
 
     def counted(amount: float, size: int, simple: bool = False) -> None:
-        counts[0] += amount
-        counts[1] += amount * size
-        counts[7] += amount * size * simple
+        counts["operations"] += amount
+        counts["bytes"] += amount * size
+        counts["simple"] += amount * size * simple
 
     def on_loop(loop: tirx.For) -> Any:
         inside.append(count(loop.body).times(known_extent(loop.extent)))
@@ -193,19 +194,19 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         floats = is_float(tir.dtype_of(node))
         fused = floats and any(isinstance(side, tirx.Mul) for side in (node.a, node.b))
         amount = 0.0 if fused else 1.0
-        counts[9] += amount * floats
+        counts["floats"] += amount * floats
         counted(amount, size_of(node), simple=not floats)
 
     def on_choice(node: Any) -> None:
         floats = is_float(tir.dtype_of(node))
         if isinstance(node, tirx.Mul) and not floats:
-            counts[5] += size_of(node)
+            counts["products"] += size_of(node)
         extremum = isinstance(node, tirx.Max | tirx.Min)
         if extremum and not floats:
-            counts[6] += 1.0
-        counts[9] += floats and (extremum or isinstance(node, tirx.Mul))
+            counts["extremes"] += 1.0
+        counts["floats"] += floats and (extremum or isinstance(node, tirx.Mul))
         dear = isinstance(node, tirx.Cast) and _has_half(node)
-        counts[10] += dear
+        counts["halves"] += dear
         amount = WIDENED.operations if dear else 1.0
         counted(amount, size_of(node), simple=not floats and not extremum)
 
@@ -215,24 +216,24 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
         if not extremum:
             return None
         if is_float(tir.dtype_of(node)):
-            counts[9] += 1.0
+            counts["floats"] += 1.0
         else:
-            counts[6] += 1.0
+            counts["extremes"] += 1.0
         inside.extend(count(value, known) for value in (node.true_value, node.false_value))
         return skip
 
     def on_quotient(node: Any) -> None:
-        counts[3] += 1.0
+        counts["quotients"] += 1.0
         counted(1.0, size_of(node))
 
     def on_call(call: Call) -> None:
         name = (tir.call_name(call) or "").rpartition(".")[2]
         if name == "if_then_else":
-            counts[4] += 1.0
+            counts["choices"] += 1.0
             counted(1.0, tir.byte_size(tir.dtype_of(call)), simple=True)
         elif name in _CALLS:
-            counts[2] += _CALLS[name]
-            counts[8] += name not in _NEVER_SCALED
+            counts["calls"] += _CALLS[name]
+            counts["scales"] += name not in _NEVER_SCALED
 
     kinds: dict[type, Any] = {
         TensorLoad: lambda _: skip,
@@ -250,7 +251,7 @@ def count(node: Any, known: set[int] | None = None) -> Counts:
     # A handler for each kind would take longer to tell of than most expressions take to count.
     handlers = [(tirx.For, on_loop), (tirx.BufferStore, on_store), (Expr, on_expression)]
     tvm_ffi.structural_walk(node, handlers, order="pre")
-    return sum(inside, Counts(*counts))
+    return sum(inside, Counts(**counts))
 
 
 def _is_jumped(e: Any) -> bool:
@@ -340,10 +341,8 @@ def chain_of(node: Any, starts: Any, *, scalar: bool = False) -> Path:
             is_product, other_is = isinstance(side, tirx.Mul), isinstance(other, tirx.Mul)
             if way is None:
                 continue
-            if is_product and not other_is:
-                ways.append(way.plus(fused=1))
-            else:
-                ways.append(way.plus(products=1) if other_is != is_product else way.plus(sums=1))
+            kind = "sums" if is_product == other_is else "fused" if is_product else "products"
+            ways.append(way.plus(**{kind: 1}))
         return longest_of(ways)
 
     return path(node) or Path()

@@ -109,7 +109,9 @@ def step_cycles(
     rest = instructions_of(step) - step.body.operations + around
     backwards = sum(a.times for a in step.moving if a.store and a.along_time == -1)
     unsure = max(0.0, min(_UNSURE, step.length) - done) / max(1.0, step.length - done)
-    guessed = 0.0 if chosen else step.body.extremes * (_GUESSED * unsure + _forgotten(step, chip))
+    guessed = (
+        0.0 if chosen else step.body.extremes * (_GUESSED * unsure + _wrong_guesses(step, chip))
+    )
     issued = scalar_cycles(step.body, chip, rest)
     stored = chip.stored * sum(a.times for a in step.moving if a.store)
     return max(stored, issued) + backwards * chip.descending + guessed
@@ -120,7 +122,7 @@ def forgotten(step: Step) -> float:
     return min(1.0, max(0.0, step.rows * step.length / _LEARNT - 1.0))
 
 
-def _forgotten(step: Step, chip: CpuChip) -> float:
+def _wrong_guesses(step: Step, chip: CpuChip) -> float:
     """Cycles of wrong guesses of a step that the processor has not learnt, if it guesses."""
     return 0.0 if chip.integer_extremum > 1.0 else _FORGOTTEN * forgotten(step)
 
