@@ -7,7 +7,8 @@ process of their own: which pages arrays lie in, and which cores threads run on,
 Cores that are one for a while (`bench.cores`) are waited for. A loop that rounds a carry of halves
 at every step, as no default does, is timed but not compared. Maxima of integers, where scalar code
 guesses which number is the larger one, get other numbers at every call: of the same ones a
-processor has soon learnt its guesses.
+processor has soon learnt its guesses. A plan's time is the mean of its least ones where all arrays
+begin alike and where they do not (`bench.placement`): nobody knows which it will find.
 
     python -m bench.regret [--cases N] [--seed N] [--add] [--json bench/results/regret.json]
 
@@ -24,7 +25,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import cycle
+from itertools import cycle, product
 from math import exp, inf, log
 from multiprocessing import get_context
 from pathlib import Path
@@ -36,6 +37,7 @@ from tvm.target import Target
 
 from bench.answers import close
 from bench.cores import on_cores
+from bench.placement import PLACEMENTS, placed
 from bench.regret_cases import Case, inputs_of, random_case
 from bench.timing import interleaved, machine
 from tvm_scan import Recurrence, default_plan, extract, parallelize
@@ -123,22 +125,22 @@ class Prepared:
         self.name = str(self.func.attrs["global_symbol"])
         given = inputs_of(case)
         written = list(self.func.params)[len(given) :]
-        zeros = [_zeros(param) for param in written]
-        self.tensors = [tvm.runtime.tensor(v) for v in (*given, *zeros)]
+        arrays = [*given, *(_zeros(param) for param in written)]
+        self.calls = {where: self._placed(arrays, len(given), where) for where in PLACEMENTS}
+        self.tensors = self.calls[PLACEMENTS[0]][0]
         self.outputs = self.tensors[len(given) :]
-        self.calls = [self.tensors, *self._others(given)]
         self.runs: dict[ScanPlan, Any] = {}
         self.apart = True
         self.want = self._results(tvm.compile(self.func, target=target)[self.name])
 
-    def _others(self, given: list[np.ndarray]) -> list[list[Any]]:
-        """Arguments of further calls, where the same numbers would be learnt."""
-        if not self.case.guesses:
-            return []
-        count = min(_ARRAYS, -(-_UNLEARNT // given[0].size)) - 1
-        rng = np.random.default_rng(1)
-        made = ([tvm.runtime.tensor(rng.permuted(v)) for v in given] for _ in range(count))
-        return [[*others, *self.outputs] for others in made]
+    def _placed(self, arrays: list[np.ndarray], given: int, alike: bool) -> list[list[Any]]:
+        """Arguments of one call, and of further ones where the same numbers would be learnt."""
+        first, rng = placed(arrays, alike), np.random.default_rng(1)
+        guessed = min(_ARRAYS, -(-_UNLEARNT // arrays[0].size)) if self.case.guesses else 1
+        others = ([rng.permuted(v) for v in arrays[:given]] for _ in range(guessed - 1))
+        outputs = arrays[given:]
+        more = (placed([*inputs, *outputs], alike)[:given] for inputs in others)
+        return [first, *([*inputs, *first[given:]] for inputs in more)]
 
     def _results(self, run: Any) -> list[np.ndarray]:
         run(*self.tensors)
@@ -157,20 +159,25 @@ class Prepared:
         self.runs[plan] = run
 
     def times(self, plans: list[ScanPlan], seconds: float, least: int) -> dict[ScanPlan, float]:
-        """Least seconds of each, in turns, in pieces for which the cores are apart."""
+        """Seconds of each, in turns, in pieces for which the cores are apart."""
         for plan in plans:
             self.add(plan)
-        calls = {str(p): partial(_call, self.runs[p], cycle(self.calls)) for p in plans}
-        times = dict.fromkeys(plans, inf)
+        calls = {
+            f"{plan} {alike}": partial(_call, self.runs[plan], cycle(self.calls[alike]))
+            for plan, alike in product(plans, PLACEMENTS)
+        }
+        times = dict.fromkeys(calls, inf)
 
         def piece() -> None:
             # A moment before each turn, so that the call that wakes its threads is not timed.
             rounds = -(-least // _PIECES)
             found = interleaved(calls, seconds=seconds / _PIECES, least=rounds, gap=1e-6)
-            times.update({p: min(times[p], found[str(p)].least) for p in plans})
+            times.update({call: min(times[call], found[call].least) for call in calls})
 
         self.apart = on_cores(piece, _PIECES) and self.apart
-        return times
+        return {
+            p: sum(times[f"{p} {alike}"] for alike in PLACEMENTS) / len(PLACEMENTS) for p in plans
+        }
 
 
 def _call(run: Any, arguments: Iterator[list[Any]]) -> None:

@@ -1,8 +1,10 @@
 """What looks bad is timed again, in a process of its own."""
 
+import mmap
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from bench.regret import Prepared, measure, summary, timed_anew
@@ -33,12 +35,25 @@ def test_a_loop_of_other_numbers_is_not_compared(family):
 def test_what_is_guessed_gets_other_numbers_at_every_call():
     """A processor learns its guesses of the same ones: maxima of integers, and resets."""
     learnt = Prepared(Case("cummax", (3, 400), {"dtype": "float32"}), host_target())
-    assert learnt.calls == [learnt.tensors]
+    assert [len(calls) for calls in learnt.calls.values()] == [1, 1]
     flags = Prepared(Case("resets", (3, 400), {}), host_target())
-    assert len(flags.calls) > 2 and all(len(call) == 4 for call in flags.calls)
+    for calls in flags.calls.values():
+        assert len(calls) > 2 and all(len(call) == 4 for call in calls)
     prepared = Prepared(Case("cummax", (3, 4000), {"dtype": "int64"}), host_target())
-    inputs = [arguments[0].numpy() for arguments in prepared.calls]
-    assert sum(x.size for x in inputs) >= 1 << 17
-    assert all(sorted(x.flat) == sorted(inputs[0].flat) for x in inputs)
-    assert not any((x == inputs[0]).all() for x in inputs[1:])
-    assert all(arguments[1].same_as(prepared.outputs[0]) for arguments in prepared.calls)
+    for calls in prepared.calls.values():
+        inputs = [arguments[0].numpy() for arguments in calls]
+        assert sum(x.size for x in inputs) >= 1 << 17
+        assert all(sorted(x.flat) == sorted(inputs[0].flat) for x in inputs)
+        assert not any((x == inputs[0]).all() for x in inputs[1:])
+        assert all(arguments[1].same_as(calls[0][1]) for arguments in calls)
+
+
+@pytest.mark.parametrize("family", ["cumsum", "resets"])
+def test_plans_find_arrays_that_begin_alike_and_others(family):
+    """Rows whole pages apart meet in a set of the nearest cache where arrays begin alike."""
+    prepared = Prepared(Case(family, (3, 400)), host_target())
+    for alike, calls in prepared.calls.items():
+        for tensors in calls[:3]:
+            begins = {np.from_dlpack(t).ctypes.data % mmap.PAGESIZE for t in tensors}
+            assert len(begins) == (1 if alike else len(tensors))
+            assert not any(begin % 64 for begin in begins)
