@@ -25,7 +25,7 @@ from tvm_scan.schedules.cpu.cost.step import Step, step_of
 from tvm_scan.schedules.cpu.lane_streams import asked_inside, loads_across_lanes
 from tvm_scan.schedules.cpu.lane_tiles import LaneTiles
 from tvm_scan.schedules.cpu.line_stores import HeldStores, flush, hold_stores
-from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, lane_vectors
+from tvm_scan.schedules.cpu.plans import VECTOR, CpuPlan, lane_vectors, writes_out
 from tvm_scan.schedules.cpu.strip_sums import StripSums
 from tvm_scan.schedules.cpu.vector_math import hoist_first_iteration, with_vector_math
 from tvm_scan.schedules.machine.terms import apart
@@ -138,7 +138,10 @@ def lane_block(
             asked = _asked(recurrence, replica, width, t, ahead, dtype)
             return tir.seq([*asked, across(lambda u: replica.step(t, u)), stored])
 
-        stmts.append(loop("t", time.extent, step))
+        fixed = count is None and tir.as_int(time.extent) is not None
+        written_out = fixed and plan.vectorize and writes_out(step_of(whole), width)
+        kind = ForKind.UNROLLED if written_out else ForKind.SERIAL
+        stmts.append(loop("t", time.extent, step, kind))
     if recurrence.finish is not None:
         stmts.append(across(replica.finish))
     registers = [*replica.buffers, *across.values, *(tiles.buffers if tiles else [])]

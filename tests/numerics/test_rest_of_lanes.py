@@ -76,6 +76,29 @@ def test_rows(family, options):
         agree(Case(family, (lanes, STEPS)), plan)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_short_rows_that_are_written_out(dtype, reverse):
+    """A block of up to 128 cells has no loop over its steps; of more it has one."""
+    for width, steps in ((2, 64), (4, 1), (4, 13), (4, 32), (4, 33), (8, 16), (8, 17), (16, 8)):
+        plan = ScanPlan.of("cpu", "lanes", lane_block=width, vectorize=True)
+        case = Case("cumsum", (3 * width + 1, steps), {"dtype": dtype, "reverse": reverse})
+        agree(case, plan)
+        block = parallelize(case.func, CPU, plan).script().split("else:")[-1]
+        assert ("for t in range" in block) == (width * steps > 128)
+
+
+@pytest.mark.parametrize("family", ["linear_recurrence", "order 2", "narrow", "restarts"])
+def test_short_rows_of_other_recurrences(family):
+    """Gates, two carries, halves that are rounded, and choices that keep their loop."""
+    for width, steps in ((4, 20), (8, 13)):
+        plan = ScanPlan.of("cpu", "lanes", lane_block=width, vectorize=True)
+        want, got = results(Case(family, (3 * width + 1, steps)), plan)
+        close = 2e-2 if family == "narrow" else 1e-4
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a.astype("float64"), b.astype("float64"), close, close)
+
+
 @pytest.mark.parametrize("layout", ["bld", "bdl"])
 @pytest.mark.parametrize("channels", [5, 16, 31, 91])
 def test_states_of_several_sequences(channels, layout):

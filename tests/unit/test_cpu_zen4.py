@@ -556,8 +556,8 @@ def test_one_block_in_tiles_needs_no_pool_for_more_than_the_nearest_cache_holds(
     """Linear recurrences of 128 x 32, 49 KB: 1.6 us; tasks of 16 rows 1.4 or 2.3, the loop 2.1."""
     plan = chosen("linear_recurrence", (128, 32), layout="bdl", batch=1)
     assert plan.transpose and plan.lane_block == 128
-    # Of more the tile alone fills it: sums of 512 rows of 20 numbers of 8 bytes 9.5 us, by 16 2.6.
-    assert chosen("cumsum", (512, 20), dtype="float64").lane_block == 16
+    # Of more the tile alone fills it: sums of 512 rows of 40 numbers of 8 bytes 6.2 us, by 16 4.4.
+    assert chosen("cumsum", (512, 40), dtype="float64").lane_block == 16
 
 
 @pytest.mark.parametrize(
@@ -673,6 +673,49 @@ def test_strips_that_begin_within_a_line_write_one_line(columns, steps, strip, l
     predicted = 1e6 * seconds_on(2, "cumsum", (columns, steps), plan, axis=0, dtype="float32")
     assert 0.8 * least < predicted < most
     assert chosen("ema", (columns, steps), layout="ld").lane_block != 64
+
+
+@pytest.mark.parametrize(
+    ("columns", "steps", "strip", "least", "most"),
+    [
+        (202, 800, 32, 11.6, 21.8),
+        (205, 200, 16, 5.7, 9.4),
+        (205, 1600, 32, 24.3, 49.2),
+        (300, 800, 32, 25.1, 27.2),
+        (450, 800, 16, 36.0, 41.3),
+    ],
+)
+def test_a_line_in_which_one_core_ends_and_another_begins(columns, steps, strip, least, most):
+    """Sums down columns of rows that begin within a line, us as the host has placed the cores."""
+    plan = f"cpu/lanes(lane_block={strip}, vectorize=True)"
+    predicted = partial(seconds_on, 2, "cumsum", plan=plan, axis=0, dtype="float32")
+    seconds = predicted((columns, steps))
+    assert 0.8e-6 * least < seconds < 1.2e-6 * most
+    # Of whole lines each core has its own.
+    assert seconds > predicted((-(-columns // 16) * 16, steps))
+    assert str(chosen("cumsum", (205, 200), axis=0, dtype="float32")) == LOOP
+
+
+@pytest.mark.parametrize(
+    ("family", "steps", "block", "options", "measured"),
+    [
+        ("cumsum", 12, 4, {"dtype": "float32"}, 11.2),
+        ("cumsum", 12, 8, {"dtype": "float32"}, 11.3),
+        ("cumsum", 31, 4, {"dtype": "float32"}, 28.5),
+        ("cumsum", 20, 4, {"dtype": "float64"}, 23.2),
+        ("cumsum", 16, 4, {"dtype": "int32", "reverse": True}, 14.0),
+        ("ema", 16, 8, {}, 16.7),
+        ("linear_recurrence", 12, 8, {"reverse": True}, 17.0),
+    ],
+)
+@pytest.mark.parametrize("instructions", [None, "haswell", "x86-64"])
+def test_blocks_of_short_rows_are_written_out(
+    family, steps, block, options, measured, instructions
+):
+    """Of 8000 rows, us; before, sums of 12 and 31 steps took 17 and 37."""
+    plan = f"cpu/lanes(lane_block={block}, vectorize=True)"
+    predicted = seconds_on(2, family, (8000, steps), plan, instructions, **options)
+    assert 1e6 * predicted == pytest.approx(measured, rel=0.2)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log2
+from math import ceil, log2
 
 from tvm_scan import tir
 from tvm_scan.schedules.cpu.chains import RUN
@@ -42,6 +42,7 @@ from tvm_scan.schedules.cpu.cost.short_rows import short_row
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.cost.strips import (
     beside_cycles,
+    border_cycles,
     clash_cycles,
     contested_cycles,
     jump_cycles,
@@ -54,6 +55,7 @@ from tvm_scan.schedules.cpu.plans import (
     CpuPlan,
     lane_vectors,
     rest_blocks,
+    writes_out,
 )
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
@@ -74,6 +76,9 @@ _CHOSEN = 0.04
 #: Cycles more of a cell of less than 4 bytes, for each time that its vector is twice as long as 2:
 #: halves of 16 rows of 400 steps take a Zen 4 1.9, 2.1 and 2.5 in vectors of 4, 8 and 16.
 _NARROW = 0.25
+#: The share of a cell's cycles where blocks of short rows are written out, and more of it for each
+#: time that a vector is twice as long; no store port is waited for (9 kinds, 7 to 31 steps, Zen 4).
+_JOINED, _WIDER = 0.35, 0.15
 #: The share of the nearest cache beyond which lines of a block's rows, a cell of each at a time, do
 #: not stay in it, and cycles more of such a cell: linear recurrences of 128 rows of 32 steps take a
 #: Zen 4 7.2 us in one block of vectors, 2.3 by what else is counted, sums of 64 rows of 200 4.9.
@@ -137,6 +142,9 @@ def lanes_work(plan: CpuPlan, step: Step, chip: CpuChip) -> CpuWork:
             longest = max(of_block, of_rest)
             contested = contested_cycles(step, chip, longest, tasks=tasks)
             contested = tasks * (contested + beside_cycles(step, chip, width, tasks))
+            if outer == 1:
+                first = (ceil(tasks / chip.cores) - (rest > 0)) * width
+                contested += border_cycles(step, chip, first, tasks)
         # Of several rows of blocks each has a short one.
         short = of_block - of_rest if rest and outer == 1 else 0.0
         total = CpuWork(cycles, tasks, 1.0, 0.0, contested=contested, short=short)
@@ -236,6 +244,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
             cycles += _PAGES_APART * states * vectors_of(wide, 1, chip)
     stored = 0.0
     lines = size * LINE_BYTES * len(rows_apart(step))
+    written_out = not tiled and writes_out(step, size)
     many = step.touched > chip.nearest and lines > _ROWS * chip.nearest
     held = tiled and _in_registers(step, size)
     for a in step.moving:
@@ -252,7 +261,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
             each = _APART if tiled else _cell_cycles(a, step, chip, size)
             each += _OF_MANY if many else 0.0
             cycles += size * a.times * each
-            stored += size * a.times * chip.stored if a.store else 0.0
+            stored += size * a.times * chip.stored if a.store and not written_out else 0.0
     return max(stored, cycles + (1.0 if tiled else 0.0))
 
 
@@ -261,6 +270,9 @@ def _cell_cycles(a: Access, step: Step, chip: CpuChip, size: int) -> float:
     narrow = _NARROW * log2(size / 2) if a.size < 4 else 0.0
     if step.is_long:
         return _BUSY * (chip.apart + chip.taken) / 2 + narrow
+    if writes_out(step, size):
+        share = _JOINED + _WIDER * log2(size)
+        return share * (chip.taken if a.store else chip.apart) + narrow
     if a.store:
         return chip.taken + narrow
     chosen = _CHOSEN if step.guarded else 0.0
