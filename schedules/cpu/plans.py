@@ -257,12 +257,13 @@ def writes_out(step: Step, lanes: int) -> bool:
     vectors of lanes by shuffles. It unrolls fewer steps by itself, and none backwards. Sums of 8000
     rows of 12 to 31 steps take a Zen 4 in vectors of 4 lanes 0.7 of the time, filters of order two
     0.8, linear recurrences 0.9; in those of 8 lanes the same up to 16 steps, under AVX2 and without
-    it too; backwards 0.5 to 0.8. Restarts, resets and clamped sums gain nothing; of more cells
-    recurrences lose up to 1.2.
+    it too; backwards 0.5 to 0.8. Restarts, resets, clamped sums, halves and products of integers
+    gain nothing; of more cells recurrences lose up to 1.2.
     """
     apart = any(a.along_time in (1, -1) and a.along_lane not in (0, 1) for a in step.moving)
-    plain = not (step.guarded or step.state or step.transcendental)
-    few = step.body.operations <= _FEW_OPERATIONS and lanes * step.length <= _WRITTEN_OUT
+    body = step.body
+    plain = not (step.guarded or step.state or step.transcendental or body.halves or body.products)
+    few = body.operations <= _FEW_OPERATIONS and lanes * step.length <= _WRITTEN_OUT
     return apart and plain and few and lanes > 1
 
 

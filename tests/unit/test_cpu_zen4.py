@@ -740,3 +740,33 @@ def test_states_whose_cells_lie_pages_apart_come_from_the_second_cache(states, b
     predicted = seconds_on(2, "selective_scan", sizes, plan, layout="bld")
     assert 1e6 * predicted == pytest.approx(measured, rel=0.25)
     assert chosen("selective_scan", sizes, layout="bld").lane_block <= 512
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "instructions", "measured"),
+    [
+        ("cumsum", "float64", None, 19.4),
+        ("cumsum", "float64", "haswell", 20.5),
+        ("cumsum", "float64", "x86-64", 28.2),
+        ("cumsum", "float32", "haswell", 17.0),
+        ("cumsum", "float32", "x86-64", 23.5),
+        ("cummax", "int64", "haswell", 24.7),
+        ("linear_recurrence", "float64", "haswell", 38.8),
+    ],
+)
+def test_squares_of_shorter_vectors(family, dtype, instructions, measured):
+    """1000 rows of 144 steps in tiles of 16, us: fewer levels of shuffles, and more ports."""
+    plan = "cpu/lanes(lane_block=16, vectorize=True, transpose=True, prefetch=1)"
+    predicted = seconds_on(2, family, (1000, 144), plan, instructions, dtype=dtype)
+    assert 1e6 * predicted == pytest.approx(measured, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("family", "measured"), [("cumsum", 12.7), ("ema", 17.7), ("clamped", 18.9), ("order 2", 21.2)]
+)
+def test_a_long_chain_shows_beside_the_squares_of_a_tile(family, measured):
+    """512 rows of 288 steps, us."""
+    plan = "cpu/lanes(lane_block=16, vectorize=True, transpose=True, prefetch=1)"
+    options = {"dtype": "float32"} if family == "cumsum" else {}
+    seconds = seconds_on(2, family, (512, 288), plan, **options)
+    assert 1e6 * seconds == pytest.approx(measured, rel=0.2)

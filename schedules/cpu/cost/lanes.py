@@ -87,8 +87,10 @@ _ROWS, _OF_MANY = 1 / 3, 0.8
 _BLOCK, _LANE = 0.77, 0.23
 #: The share of a tile's squares, or of its chain, that the other does not hide, of steps without
 #: polynomials: filters of order two of 4096 x 144 in tiles of 16 rows take a Zen 5 80 us, in those
-#: of 64 48, sums 46 and 43.
-_IN_TURN = 0.35
+#: of 64 48, sums 46 and 43. Of longer ones so many cycles for each vector are hidden: of 512
+#: rows in tiles of 16 a Zen 4 takes sums, averages, clamped sums and filters of order two, whose
+#: chains are 3, 7, 7 and 8, in 10.1, 14.1, 15.0 and 16.9 cycles a step of 16 rows.
+_IN_TURN, _BEHIND = 0.35, 3.0
 #: Cycles around a block of vectors, and for each lane of one of tiles, whose arrays are cleared.
 _VECTORS, _TILES = 5.0, 8.0
 #: Bytes of carries that TVM puts on the stack, cycles of its pool of memory, and of a vector there
@@ -110,6 +112,10 @@ _PARTED = 2.4
 #: so that no prefetcher brings them: selective scans of 4 x 2048 x 64 and 16 states take a Zen 4
 #: 1.3 ms in blocks of 64 to 256 lanes, 1.5 of 512, 2.8 of 1024, of 8 states 0.39, and 0.68.
 _PAGES_APART = 15.0
+#: Vectors of a square that stay in registers; of the ports for shorter vectors those that are put
+#: into memory keep some busy: sums of 1000 rows of 144 steps in tiles of 16 rows take a Zen 4 17 us
+#: under AVX2 and 23 without it, of 8 bytes 21 and 27. Vectors of a state take all ports.
+_REGISTERS = 16.0
 #: Accesses of a row of a tile on its way: from memory and to it, in two steps, or in one where the
 #: tile is in registers.
 _ROW_ACCESSES, _IN_REGISTERS = 4.0, 1.0
@@ -188,8 +194,9 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     if plan.transpose and size % 16 == 0:
         whole, rest = divmod(step.length, TILE_STEPS)
         less, more = sorted((_across(plan, step, chip, size, tiled=True), chain))
-        in_turn = 0.0 if step.transcendental else _IN_TURN
-        cycles = TILE_STEPS * whole * (more + in_turn * less + tile_waits(step, chip, size))
+        shown = max(_IN_TURN * less, less - _BEHIND * size / TILE_STEPS)
+        shown = 0.0 if step.transcendental else shown
+        cycles = TILE_STEPS * whole * (more + shown + tile_waits(step, chip, size))
         return overhead + cycles + rest * max(_across(plan, step, chip, size), chain)
     # The next block begins while the last steps of this one wait.
     chain /= ahead_of(step, chip, step.length, size)
@@ -252,8 +259,12 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
             # Per row of a square: its levels of shuffles, and the accesses on the way; of halves in
             # registers, to make them wider or narrower.
             accesses = _IN_REGISTERS + (a.size < 4) if held else _ROW_ACCESSES
-            side, vectors = LINE_BYTES / max(4, a.size), vectors_of(size, max(4, a.size), chip)
-            cycles += vectors * chip.tile * (log2(side) + accesses) * a.times
+            cells = min(LINE_BYTES, chip.vector_bytes) / max(4, a.size)
+            vectors = vectors_of(size, max(4, a.size), chip)
+            if not step.state:
+                square = LINE_BYTES / max(4, a.size) * LINE_BYTES / chip.vector_bytes
+                vectors /= more_ports(chip) ** min(1.0, _REGISTERS / square)
+            cycles += vectors * chip.tile * (log2(cells) + accesses) * a.times
         elif a.along_lane in (0, 1):
             cycles += sum(count * access_cycles(a, lanes, chip) for count, lanes in parts)
         else:
