@@ -26,10 +26,11 @@ from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_cost import CpuWork
 
-#: Steps of rows of which LLVM gathers every cell with AVX-512, where a step reads what another one
-#: wrote, and instructions of all steps where none does: it writes out as many before it looks at
-#: the loop around them.
-_GATHERING, _WRITTEN_FIRST = 29, 297
+#: Instructions of all steps of rows of which LLVM gathers every cell with AVX-512: it writes out as
+#: many before it looks at the loop around them. Beside operations and accesses a step has some that
+#: count, go round, and choose what it reads of the one before: it gathers sums of 29 steps,
+#: averages and recurrences of 27, backwards of 24 and 22.
+_WRITTEN_FIRST, _AROUND_CARRY, _AROUND_HISTORY, _BACKWARDS = 297, 3, 7, 2
 #: The share of a store's way to a load after which the next steps of few lanes begin, whose carries
 #: stay in registers for some steps: LLVM writes out as many as divide all but the first one, up to
 #: so many. Where none do, it writes out some all the same, each of which reads what the last one
@@ -95,13 +96,12 @@ def _along_time(step: Step) -> list[Access]:
 
 def _gathered_steps(step: Step) -> float:
     """Steps of the longest rows that LLVM writes out, and takes as cells of vectors."""
-    if step.history:
-        return _GATHERING if may_reorder(step) else 0
-    if step.overlaps:
+    if not may_reorder(step) if step.history else step.overlaps:
         return 0
-    # A float maximum is a comparison and a choice; three instructions count and go round.
+    # A float maximum is a comparison and a choice.
     moving = sum(a.times for a in _along_time(step))
-    return _WRITTEN_FIRST // (step.body.operations + step.chain.extremes + moving + 3)
+    around = _AROUND_HISTORY + _BACKWARDS * step.backwards if step.history else _AROUND_CARRY
+    return _WRITTEN_FIRST // (step.body.operations + step.chain.extremes + moving + around)
 
 
 def _reads_again(length: int, chip: CpuChip) -> float:

@@ -51,9 +51,11 @@ _SHORT, _LONG = 16.0, 6.0
 #: line 49; maxima of 157114 x 7 in strips of 128, 256 and 2048 bytes 37, 50 and 72.
 _DOUBLED = 0.5
 #: Cycles of a strip of up to a line, of each array, whose rows all meet in one set of the nearest
-#: cache, and fewer where they meet in several: lanes one by one, and in vectors of 8, take a Zen 4
-#: 5 to 7 (48 and 256 steps of rows that are whole pages), and strips of 16 a Zen 5 11 (1024 steps).
-_MET = 7.0
+#: cache, and fewer where they meet in several, or few of them: lanes one by one, and in vectors of
+#: 8, take a Zen 4 5 to 7 (48 and 256 steps of rows that are whole pages), and strips of 16 a Zen 5
+#: 11 (1024 steps); of 65536 columns of 8 and 16 steps a Zen 4 2 and 3. The share of lines that are
+#: pushed out of a set from which on all take so long.
+_MET, _PUSHED = 7.0, 0.88
 #: Cycles of a line of a strip whose load waits for the store of a step before: of their addresses
 #: a core compares what is within a page. If they differ by less than a line, it waits until the
 #: store has left; if by nothing, not as long. (Sums of 2050 columns of 256 steps in strips of 8,
@@ -121,8 +123,11 @@ def clash_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) ->
         if stored and not a.store:
             stalled = max(stalled, _stalled(row, lines) * min(lines, _WAITING, _LEFT / lines))
         sets = sets_of(row)
-        if step.length * len(strips) / sets > ways_of(chip) and not (past and a.store):
-            met += _MET / sets * min(1.0, max(0.0, 2.0 - lines / 4))
+        pushed = max(0.0, 1.0 - ways_of(chip) * sets / (step.length * len(strips)))
+        if not (past and a.store):
+            met += (
+                min(1.0, (pushed / _PUSHED) ** 2) * _MET / sets * min(1.0, max(0.0, 2 - lines / 4))
+            )
     return max(met, stalled)
 
 
