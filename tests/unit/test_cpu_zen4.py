@@ -378,6 +378,21 @@ def test_vectors_of_time_gather_and_scatter_cells_of_columns(family, lanes, meas
 
 
 @pytest.mark.parametrize(
+    ("family", "steps", "measured"),
+    [
+        ("ema", 33868, {4: 26.8, 8: 27.6, 16: 30.6, 32: 32.2}),
+        ("linear_recurrence", 20000, {4: 17.5, 8: 20.4, 16: 24.4, 32: 29.7}),
+    ],
+)
+def test_longer_vectors_of_cells_of_columns_take_longer(family, steps, measured):
+    """Two columns, a core for each, us."""
+    for width, time in measured.items():
+        plan = f"cpu/lanes(time_vector={width})"
+        predicted = seconds_on(2, family, (2, steps), plan, layout="ld")
+        assert 1e6 * predicted == pytest.approx(time, rel=0.25)
+
+
+@pytest.mark.parametrize(
     ("family", "near", "far", "times"),
     [
         ("cumsum", (16, 32768), (16, 32784), 2.6),  # 213 and 83 us

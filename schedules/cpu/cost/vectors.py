@@ -42,6 +42,10 @@ _REVERSED, _REVERSED_SHORTER = 1.0, 2.0
 #: Instructions of a cell of a vector of time that is stored where cells lie apart: sums and linear
 #: recurrences of 2 to 8 columns of 9000 steps take a Zen 4 2.4 to 2.9 and 3.5 to 4.2 cycles a cell.
 _STORED_APART = 6.5
+#: Steps of a vector whose cells take so long, how much longer they take each time that it is twice
+#: as long, and those of runs: averages of 2 columns of 33868 steps take a Zen 4 27, 28, 31 and 32
+#: us in vectors of 4 to 32 steps, with runs 33, 34 and 26, recurrences of 20000 18, 21, 25 and 30.
+_PLAIN, _DOUBLED, _OF_RUNS = 8, 0.14, 1.1
 #: Cycles around a vector of time; cycles until its last cell is the next one's carry.
 _AROUND, _PASSED = 1.7, 3.0
 #: The share of what is around a row that vectors of time have.
@@ -114,7 +118,7 @@ def _block(width: int, runs: bool, asks: bool, step: Step, chip: CpuChip) -> tup
     """Cycles of a vector of time, and its operations and shuffles."""
     counts = block_counts(width, runs, step, chip)
     counts += BlockCounts(shuffles=sum(_reversed(a, width, chip) for a in step.moving))
-    memory = sum(_moved(a, width, chip) for a in step.moving)
+    memory = sum(_moved(a, width, chip, runs) for a in step.moving)
     wide = runs and any(size == 8 for part in step.parts for size in part.sizes)
     block = max(_issue_cycles(counts, step, chip, wide), memory) + _AROUND
     block += width * _asking_cycles(asks, step, chip)
@@ -149,13 +153,14 @@ def _issue_cycles(counts: BlockCounts, step: Step, chip: CpuChip, wide: bool = F
     return max(spilled * apart, mixed)
 
 
-def _moved(a: Access, width: int, chip: CpuChip) -> float:
+def _moved(a: Access, width: int, chip: CpuChip, runs: bool = False) -> float:
     """Cycles of the cells that a vector of time reads or writes."""
     if a.along_time == 1 or _reversed(a, width, chip):
         return vectors_of(width, a.size, chip) * (1.0 if a.store else 0.5)
     if a.along_time == -1:
         return _BACKWARDS * width
-    return chip.strided * (_STORED_APART if a.store else GATHERED) / chip.issue * width
+    longer = _OF_RUNS if runs else 1.0 + _DOUBLED * log2(width / _PLAIN)
+    return longer * chip.strided * (_STORED_APART if a.store else GATHERED) / chip.issue * width
 
 
 def _reversed(a: Access, width: int, chip: CpuChip) -> float:
