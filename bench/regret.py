@@ -4,6 +4,8 @@ Each case is one interleaved run in one process: the default plan, the sequentia
 of the space take turns, each woken by an untimed call; the least of each counts. Regret is the
 default's time over the best. Cases that look bad are timed a second time, alone with the best, in a
 process of their own: which pages arrays lie in, and which cores threads run on, is decided anew.
+These times count: of many plans that are timed once, the best one's is a lucky one, most of all
+where memory is shared with others.
 Cores that are one for a while (`bench.cores`) are waited for. A loop that rounds a carry of halves
 at every step, as no default does, is timed but not compared. Maxima of integers, where scalar code
 guesses which number is the larger one, get other numbers at every call: of the same ones a
@@ -206,8 +208,8 @@ def measure(
         looked_at = [default, best, _LOOP]
         again, apart = timed_anew(case, target, looked_at, 2 * seconds / 3, 2 * least)
         prepared.apart = prepared.apart and apart
-        times |= {p: min(seconds, times[p]) for p, seconds in again.items()}
-        best = min(compared, key=lambda p: times[p])
+        times |= again
+        best = min((p for p in looked_at if p in compared), key=lambda p: times[p])
     row = Row(
         case.label,
         str(default),
