@@ -194,7 +194,10 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     if plan.transpose and size % 16 == 0:
         whole, rest = divmod(step.length, TILE_STEPS)
         less, more = sorted((_across(plan, step, chip, size, tiled=True), chain))
-        shown = max(_IN_TURN * less, less - _BEHIND * size / TILE_STEPS)
+        shown = _IN_TURN * less
+        more_shown = max(0.0, less - _BEHIND * size / TILE_STEPS - shown)
+        # What waits for memory hides it.
+        shown += (1.0 - chip.outside(step.touched)) * more_shown
         shown = 0.0 if step.transcendental else shown
         cycles = TILE_STEPS * whole * (more + shown + tile_waits(step, chip, size))
         return overhead + cycles + rest * max(_across(plan, step, chip, size), chain)
