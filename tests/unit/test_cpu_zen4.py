@@ -407,6 +407,21 @@ def test_tiles_of_rows_of_whole_pages_wait_for_lines(family, near, far, times):
     assert each[0] / each[1] == pytest.approx(times, rel=0.35)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "far", "measured"),
+    [((16, 65536), (16, 65552), {4: 621, 64: 400}), ((64, 4096), (64, 4112), {4: 158, 64: 100})],
+)
+def test_rows_of_arrays_that_may_begin_alike_meet(sizes, far, measured):
+    """Resets of rows of whole pages, us, the mean of arrays that begin alike and of others."""
+    vectors, of_time = "lane_block=4, vectorize=True", "time_vector=64, time_runs=True"
+    for plan, time in ((vectors, measured[4]), (of_time, measured[64])):
+        predicted = seconds_on(2, "resets", sizes, f"cpu/lanes({plan})")
+        assert 1e6 * predicted == pytest.approx(time, rel=0.2)
+    assert str(chosen("resets", sizes)) != f"cpu/lanes({vectors})"
+    apart = seconds_on(2, "resets", far, f"cpu/lanes({vectors})")
+    assert apart < 0.6 * seconds_on(2, "resets", sizes, f"cpu/lanes({vectors})")
+
+
 def test_rows_whose_lines_are_written_both_ways_are_written_through_the_caches():
     """Maxima of rows of 104 bytes, 48 MB: 1.3 ms past the caches, 0.9 through them."""
     assert not chosen("cummax", (231853, 26), dtype="float32").nontemporal
