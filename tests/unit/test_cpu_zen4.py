@@ -395,9 +395,12 @@ def test_longer_vectors_of_cells_of_columns_take_longer(family, steps, measured)
 @pytest.mark.parametrize(
     ("family", "near", "far", "times"),
     [
-        ("cumsum", (16, 32768), (16, 32784), 2.6),  # 213 and 83 us
-        ("clamped", (128, 16384), (128, 16400), 1.8),  # 465 and 256
-        ("resets", (128, 2048), (128, 2064), 2.3),  # 135 and 58
+        ("cumsum", (16, 32768), (16, 32784), 1.2),  # 104 and 88 us
+        ("clamped", (128, 16384), (128, 16400), 1.1),  # 260 to 330 and 255 to 360
+        ("restarts", (32, 16384), (32, 16400), 1.3),  # 91 and 68
+        ("linear_recurrence", (64, 4096), (64, 4112), 1.5),  # 59 and 40
+        ("resets", (128, 2048), (128, 2064), 2.5),  # 143 and 56
+        ("resets", (64, 2048), (64, 2064), 2.5),  # 73 and 29
         ("restarts", (1024, 16384), (1024, 16400), 1.0),  # from memory
     ],
 )

@@ -63,11 +63,12 @@ _PAGES_FOLLOWED = 36
 #: Lines of a set that are held for each of its ways in the nearest cache, and the share of those
 #: beyond that come from memory again. Linear recurrences of rows of 16384 steps and of 16383 take a
 #: Zen 5 in tiles of 16 rows 1.3 times as long as those of 16400, in tiles of 32 1.7 times.
-#: From a private cache each takes so many cycles, and from beyond so many: linear recurrences of
-#: 100 rows of 1024 steps in tiles of 16 and 32 rows take 19 and 25 us, of 1000 steps 12 and 14;
-#: resets of 128 rows of 2048 steps take a Zen 4 135 us in tiles of 16, of 2064 steps 58, sums of 16
-#: rows of 32768 213, of 32784 83.
-_HELD, _PUSHED, _WAITED, _WAITED_FAR = 1.7, 0.3, 4.0, 10.0
+#: Each takes so many cycles, of four arrays and more so many, whether it lies in a private cache or
+#: beyond: linear recurrences of 100 rows of 1024 steps take 19 and 25 us in tiles of 16 and of 32,
+#: of 1000 steps 12 and 14. As the mean of arrays that begin alike in a page and of others, restarts
+#: of 32 rows of 16384 and of 16400 steps take a Zen 4 91 and 68 us in tiles of 16, sums of 16 rows
+#: of 32768 and 32784 104 and 88, resets of 128 rows of 2048 and 2064 143 and 56.
+_HELD, _PUSHED, _WAITED, _OF_FOUR_ARRAYS, _FOUR = 1.7, 0.3, 4.0, 12.0, 4
 #: Bytes of arrays to which the C library gives pages of their own, all of which begin alike, until
 #: it has had such a one back: one of two that a program finds does.
 _OWN_PAGES = 128 << 10
@@ -295,7 +296,7 @@ def tile_waits(step: Step, chip: CpuChip, width: int) -> float:
     """
     if step.transcendental or not chip.nearest < step.touched <= chip.shared:
         return 0.0
-    waited = _WAITED if step.touched <= chip.private * chip.cores else _WAITED_FAR
+    waited = _WAITED if len(rows_apart(step)) < _FOUR else _OF_FOUR_ARRAYS
     lines = width * sum(a.times * a.size for a in rows_apart(step)) / LINE_BYTES
     return waited * _pushed_out(step, chip, width) * lines
 
