@@ -22,7 +22,9 @@ __all__ = ["PLACEMENTS", "placed"]
 PLACEMENTS = (True, False)
 
 
-def placed(arrays: Sequence[np.ndarray], alike: bool) -> list[tvm.runtime.Tensor]:
+def placed(
+    arrays: Sequence[np.ndarray], alike: bool, *, others: int = 0
+) -> list[tvm.runtime.Tensor]:
     """Copy arrays to memory of their own.
 
     Parameters
@@ -31,13 +33,15 @@ def placed(arrays: Sequence[np.ndarray], alike: bool) -> list[tvm.runtime.Tensor
         Of any shapes and dtypes that DLPack knows.
     alike : bool
         Whether each begins with a page, or one after another an equal share of a page later.
+    others : int
+        Arrays that begin behind these, placed before.
 
     Returns
     -------
     list of tvm.runtime.Tensor
         Tensors of the same shapes, dtypes and values, which begin with a cache line.
     """
-    share = 0 if alike else mmap.PAGESIZE // len(arrays) // LINE_BYTES * LINE_BYTES
+    share = 0 if alike else mmap.PAGESIZE // (len(arrays) + others) // LINE_BYTES * LINE_BYTES
     return [_copied(array, number * share) for number, array in enumerate(arrays)]
 
 

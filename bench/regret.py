@@ -27,10 +27,11 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import cycle, product
+from itertools import cycle
 from math import exp, inf, log
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -127,22 +128,22 @@ class Prepared:
         self.name = str(self.func.attrs["global_symbol"])
         given = inputs_of(case)
         written = list(self.func.params)[len(given) :]
-        arrays = [*given, *(_zeros(param) for param in written)]
-        self.calls = {where: self._placed(arrays, len(given), where) for where in PLACEMENTS}
+        zeros = [_zeros(param) for param in written]
+        inputs = [given, *self._others(given)]
+        self.calls = {alike: _placed(inputs, zeros, alike) for alike in PLACEMENTS}
         self.tensors = self.calls[PLACEMENTS[0]][0]
         self.outputs = self.tensors[len(given) :]
         self.runs: dict[ScanPlan, Any] = {}
         self.apart = True
         self.want = self._results(tvm.compile(self.func, target=target)[self.name])
 
-    def _placed(self, arrays: list[np.ndarray], given: int, alike: bool) -> list[list[Any]]:
-        """Arguments of one call, and of further ones where the same numbers would be learnt."""
-        first, rng = placed(arrays, alike), np.random.default_rng(1)
-        guessed = min(_ARRAYS, -(-_UNLEARNT // arrays[0].size)) if self.case.guesses else 1
-        others = ([rng.permuted(v) for v in arrays[:given]] for _ in range(guessed - 1))
-        outputs = arrays[given:]
-        more = (placed([*inputs, *outputs], alike)[:given] for inputs in others)
-        return [first, *([*inputs, *first[given:]] for inputs in more)]
+    def _others(self, given: list[np.ndarray]) -> list[list[np.ndarray]]:
+        """Inputs of further calls, where the same numbers would be learnt."""
+        if not self.case.guesses:
+            return []
+        count = min(_ARRAYS, -(-_UNLEARNT // given[0].size)) - 1
+        rng = np.random.default_rng(1)
+        return [[rng.permuted(v) for v in given] for _ in range(count)]
 
     def _results(self, run: Any) -> list[np.ndarray]:
         run(*self.tensors)
@@ -164,9 +165,11 @@ class Prepared:
         """Seconds of each, in turns, in pieces for which the cores are apart."""
         for plan in plans:
             self.add(plan)
+        names = {plan: {alike: f"{plan} {alike}" for alike in PLACEMENTS} for plan in plans}
         calls = {
-            f"{plan} {alike}": partial(_call, self.runs[plan], cycle(self.calls[alike]))
-            for plan, alike in product(plans, PLACEMENTS)
+            name: partial(_call, self.runs[plan], cycle(self.calls[alike]))
+            for plan, placements in names.items()
+            for alike, name in placements.items()
         }
         times = dict.fromkeys(calls, inf)
 
@@ -177,9 +180,17 @@ class Prepared:
             times.update({call: min(times[call], found[call].least) for call in calls})
 
         self.apart = on_cores(piece, _PIECES) and self.apart
-        return {
-            p: sum(times[f"{p} {alike}"] for alike in PLACEMENTS) / len(PLACEMENTS) for p in plans
-        }
+        return {plan: fmean(times[name] for name in names[plan].values()) for plan in plans}
+
+
+def _placed(
+    inputs: list[list[np.ndarray]], outputs: list[np.ndarray], alike: bool
+) -> list[list[Any]]:
+    """Arguments of calls with each of some inputs, which all write the same outputs."""
+    given, *others = inputs
+    first = placed([*given, *outputs], alike)
+    written = first[len(given) :]
+    return [first, *([*placed(v, alike, others=len(written)), *written] for v in others)]
 
 
 def _call(run: Any, arguments: Iterator[list[Any]]) -> None:

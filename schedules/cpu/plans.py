@@ -260,11 +260,10 @@ def writes_out(step: Step, lanes: int) -> bool:
     it too; backwards 0.5 to 0.8. Restarts, resets, clamped sums, halves and products of integers
     gain nothing; of more cells recurrences lose up to 1.2.
     """
-    apart = any(a.along_time in (1, -1) and a.along_lane not in (0, 1) for a in step.moving)
     body = step.body
     plain = not (step.guarded or step.state or step.transcendental or body.halves or body.products)
     few = body.operations <= _FEW_OPERATIONS and lanes * step.length <= _WRITTEN_OUT
-    return apart and plain and few and lanes > 1
+    return bool(step.rows_apart) and plain and few and lanes > 1
 
 
 def has_ldexp(machine: Machine, recurrence: Recurrence) -> bool:

@@ -815,7 +815,7 @@ def test_llvm_gathers_rows_until_it_writes_out_no_more(family, options, longest,
     ("columns", "dtype", "measured"),
     [
         (262144, "float32", {16: 217, 32: 190, 64: 160, 128: 285, 256: 313}),
-        (262144, "int64", {8: 690, 16: 740, 64: 1140, 128: 1050}),
+        (262144, "int64", {8: 690, 16: 740, 32: 690, 64: 1140, 128: 1050}),  # 32 past caches 600
         (131072, "int64", {8: 215, 16: 193, 32: 191, 64: 350, 128: 310}),
         (131088, "int64", {16: 150, 32: 154, 64: 330, 128: 345}),
         (65536, "float32", {16: 50, 64: 37, 256: 33}),
@@ -828,7 +828,7 @@ def test_long_strips_of_few_rows_overrun(columns, dtype, measured):
         predicted = seconds_on(2, "cumsum", (columns, 8), plan, axis=0, dtype=dtype)
         assert 1e6 * predicted == pytest.approx(time, rel=0.45)
     plan = chosen("cumsum", (columns, 8), axis=0, dtype=dtype)
-    assert measured.get(plan.lane_block, 0) <= 1.1 * min(measured.values())
+    assert measured[plan.lane_block] <= 1.1 * min(measured.values())
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def beyond_caches(
         # a Zen 4 1.6 times as long as 12 MB. Short rows lie in pages that are found together:
         # products of 3163 rows of 3 KB take 0.15 ms, as 19 MB of a cache do.
         far = min(1.0, max(0.0, 4.0 * memory["footprint"] / chip.shared - 2.0))
-        far *= _pages(step, width) / max(1, width * len(rows_apart(step)))
+        far *= _pages(step, width) / max(1, width * len(step.rows_apart))
         waits = far * chip.late / chip.memory_rate
         if _pages(step, width, PAGE_BYTES) > _PAGES_FOLLOWED:
             # From the last cache they come sooner.
@@ -151,12 +151,17 @@ def beyond_caches(
         begun += late * begins * (moved + memory["past"])
         if plan.prefetch:
             moved -= SOONER * step.loads
-    if width < step.lanes and step.length * len(step.moving) <= _FOLLOWED_ROWS:
-        strips = [lines_of(a, width) for a in step.moving if a.along_lane == 1]
-        begun += _OVERRUN * moved if max(strips, default=0.0) > _SHORT_STRIP else 0.0
+    begun += _overrun(step, width) * moved
     opened = max(_OPENED, chip.scattered_rate / chip.column_rate)
     scattered = moved * (lost * _slower(chip) + opened * jumps) + begun
     return {"moved": moved * (1.0 - lost - jumps), "scattered": scattered}
+
+
+def _overrun(step: Step, width: int) -> float:
+    """The share of the lines of long strips of few rows that come one by one."""
+    few = width < step.lanes and step.length * len(step.moving) <= _FOLLOWED_ROWS
+    strips = (lines_of(a, width) for a in step.moving if a.along_lane == 1)
+    return _OVERRUN if few and max(strips, default=0.0) > _SHORT_STRIP else 0.0
 
 
 def _slower(chip: CpuChip) -> float:
@@ -248,7 +253,7 @@ def crowded_cycles(step: Step, chip: CpuChip, width: int) -> float:
 
 def _met(step: Step, width: int, apart: int = 0) -> list[tuple[Access, int]]:
     """Accesses along time of rows, or chunks of one, and how many of ``width`` meet in a set."""
-    rows = [a for a in step.moving if a.along_time in (1, -1)] if apart else rows_apart(step)
+    rows = [a for a in step.moving if a.along_time in (1, -1)] if apart else step.rows_apart
     return [(a, ceil(_meeting((apart or abs(a.along_lane or 0)) * a.size, width))) for a in rows]
 
 
@@ -267,14 +272,9 @@ def _meeting(row: int, width: int, *, ends: bool = False) -> float:
     return width * len(offsets) / len(lines)
 
 
-def rows_apart(step: Step) -> list[Access]:
-    """Accesses along time whose lanes are rows apart."""
-    return [a for a in step.moving if a.along_time in (1, -1) and a.along_lane not in (0, 1)]
-
-
 def _unfollowed(step: Step, chip: CpuChip, width: int) -> float:
     """The share of rows along time, ``width`` lanes of them at once, that no prefetcher follows."""
-    return max(0.0, 1.0 - chip.followed / max(1, width * len(rows_apart(step))))
+    return max(0.0, 1.0 - chip.followed / max(1, width * len(step.rows_apart)))
 
 
 def _come_again(step: Step, chip: CpuChip, width: int) -> float:
@@ -285,7 +285,7 @@ def _come_again(step: Step, chip: CpuChip, width: int) -> float:
 
 def _pages(step: Step, width: int, size: float = _TOGETHER) -> float:
     """Pages of so many bytes that a tile's rows lie in; else those found together are one."""
-    return sum(width * min(1.0, abs(a.along_lane or 0) * a.size / size) for a in rows_apart(step))
+    return sum(width * min(1.0, abs(a.along_lane or 0) * a.size / size) for a in step.rows_apart)
 
 
 def tile_waits(step: Step, chip: CpuChip, width: int) -> float:
@@ -296,8 +296,8 @@ def tile_waits(step: Step, chip: CpuChip, width: int) -> float:
     """
     if step.transcendental or not chip.nearest < step.touched <= chip.shared:
         return 0.0
-    waited = _WAITED if len(rows_apart(step)) < _FOUR else _OF_FOUR_ARRAYS
-    lines = width * sum(a.times * a.size for a in rows_apart(step)) / LINE_BYTES
+    waited = _WAITED if len(step.rows_apart) < _FOUR else _OF_FOUR_ARRAYS
+    lines = width * sum(a.times * a.size for a in step.rows_apart) / LINE_BYTES
     return waited * _pushed_out(step, chip, width) * lines
 
 
@@ -308,7 +308,7 @@ def _unknown(step: Step, width: int) -> float:
 
 def _pushed_out(step: Step, chip: CpuChip, width: int) -> float:
     """The share of lines of tiles that leave the nearest cache before they are used."""
-    rows = (abs(a.along_lane or 0) * a.size for a in rows_apart(step))
+    rows = (abs(a.along_lane or 0) * a.size for a in step.rows_apart)
     met = sum(_meeting(row, width, ends=True) for row in rows)
     return max(0.0, 1.0 - _HELD * ways_of(chip) / max(1.0, met))
 
@@ -319,7 +319,7 @@ def _beginnings(step: Step, width: int, region: float) -> float:
     A prefetcher follows one row in a page, and takes those of half a region together for one.
     """
     total, least, most = 0.0, region / 2, region
-    for a in rows_apart(step) if width > 1 else []:
+    for a in step.rows_apart if width > 1 else []:
         row = abs(a.along_lane or 0) * a.size
         confused = min(1.0, max(0.0, (width * row - least) / (most - least)))
         shared = max(0.0, 1.0 - row / PAGE_BYTES)

@@ -14,7 +14,6 @@ from tvm_scan.schedules.cpu.cost.lane_lines import (
     evicted,
     flushed,
     one_by_one,
-    rows_apart,
     step_waits,
     tile_waits,
 )
@@ -194,12 +193,8 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     if plan.transpose and size % 16 == 0:
         whole, rest = divmod(step.length, TILE_STEPS)
         less, more = sorted((_across(plan, step, chip, size, tiled=True), chain))
-        shown = _IN_TURN * less
-        more_shown = max(0.0, less - _BEHIND * size / TILE_STEPS - shown)
-        # What waits for memory hides it.
-        shown += (1.0 - chip.outside(step.touched)) * more_shown
-        shown = 0.0 if step.transcendental else shown
-        cycles = TILE_STEPS * whole * (more + shown + tile_waits(step, chip, size))
+        each = more + _shown(step, chip, size, less) + tile_waits(step, chip, size)
+        cycles = TILE_STEPS * whole * each
         return overhead + cycles + rest * max(_across(plan, step, chip, size), chain)
     # The next block begins while the last steps of this one wait.
     chain /= ahead_of(step, chip, step.length, size)
@@ -209,6 +204,16 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     jumps = jump_cycles(step, chip, size, past=plan.nontemporal)
     overhead += step_waits(plan, step, chip)
     return overhead + step.length * (each + jumps + crowded_cycles(step, chip, size))
+
+
+def _shown(step: Step, chip: CpuChip, size: int, less: float) -> float:
+    """Cycles of a step of tiles for the squares or the chain, whichever is less."""
+    if step.transcendental:
+        return 0.0
+    shown = _IN_TURN * less
+    more = max(0.0, less - _BEHIND * size / TILE_STEPS - shown)
+    # What waits for memory hides it.
+    return shown + (1.0 - chip.outside(step.touched)) * more
 
 
 def _clashing(step: Step, chip: CpuChip) -> float:
@@ -226,7 +231,7 @@ def _tiles(step: Step, size: int) -> float:
 
 def _in_registers(step: Step, size: int) -> bool:
     """Return whether a tile of so many lanes lies in no memory."""
-    return tile_parts(size, (a.size for a in rows_apart(step))) > 1
+    return tile_parts(size, (a.size for a in step.rows_apart)) > 1
 
 
 def _pooled(step: Step, chip: CpuChip, size: int) -> float:
@@ -253,7 +258,7 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
         if wide >= PAGE_BYTES and 2 * states * wide > chip.nearest:
             cycles += _PAGES_APART * states * vectors_of(wide, 1, chip)
     stored = 0.0
-    lines = size * LINE_BYTES * len(rows_apart(step))
+    lines = size * LINE_BYTES * len(step.rows_apart)
     written_out = not tiled and writes_out(step, size)
     many = step.touched > chip.nearest and lines > _ROWS * chip.nearest
     held = tiled and _in_registers(step, size)
@@ -261,30 +266,30 @@ def _across(plan: CpuPlan, step: Step, chip: CpuChip, size: int, *, tiled: bool 
         if tiled and a.along_time in (1, -1) and a.along_lane:
             # Per row of a square: its levels of shuffles, and the accesses on the way; of halves in
             # registers, to make them wider or narrower.
-            accesses = _IN_REGISTERS + (a.size < 4) if held else _ROW_ACCESSES
-            cells = min(LINE_BYTES, chip.vector_bytes) / max(4, a.size)
-            vectors = vectors_of(size, max(4, a.size), chip)
+            accesses, cell = _IN_REGISTERS + (a.size < 4) if held else _ROW_ACCESSES, max(4, a.size)
+            levels = log2(min(LINE_BYTES, chip.vector_bytes) / cell)
+            vectors = vectors_of(size, cell, chip)
             if not step.state:
-                square = LINE_BYTES / max(4, a.size) * LINE_BYTES / chip.vector_bytes
+                square = LINE_BYTES / cell * LINE_BYTES / chip.vector_bytes
                 vectors /= more_ports(chip) ** min(1.0, _REGISTERS / square)
-            cycles += vectors * chip.tile * (log2(cells) + accesses) * a.times
+            cycles += vectors * chip.tile * (levels + accesses) * a.times
         elif a.along_lane in (0, 1):
             cycles += sum(count * access_cycles(a, lanes, chip) for count, lanes in parts)
         else:
             # Lane by lane, put into vectors and taken out of them by shuffles.
-            each = _APART if tiled else _cell_cycles(a, step, chip, size)
+            each = _APART if tiled else _cell_cycles(a, step, chip, size, written_out)
             each += _OF_MANY if many else 0.0
             cycles += size * a.times * each
             stored += size * a.times * chip.stored if a.store and not written_out else 0.0
     return max(stored, cycles + (1.0 if tiled else 0.0))
 
 
-def _cell_cycles(a: Access, step: Step, chip: CpuChip, size: int) -> float:
+def _cell_cycles(a: Access, step: Step, chip: CpuChip, size: int, written_out: bool) -> float:
     """Cycles of a cell of a vector of ``size`` lanes that is read or written by itself."""
     narrow = _NARROW * log2(size / 2) if a.size < 4 else 0.0
     if step.is_long:
         return _BUSY * (chip.apart + chip.taken) / 2 + narrow
-    if writes_out(step, size):
+    if written_out:
         share = _JOINED + _WIDER * log2(size)
         return share * (chip.taken if a.store else chip.apart) + narrow
     if a.store:

@@ -96,7 +96,8 @@ def _along_time(step: Step) -> list[Access]:
 
 def _gathered_steps(step: Step) -> float:
     """Steps of the longest rows that LLVM writes out, and takes as cells of vectors."""
-    if not may_reorder(step) if step.history else step.overlaps:
+    apart = may_reorder(step) if step.history else not step.overlaps
+    if not apart:
         return 0
     # A float maximum is a comparison and a choice.
     moving = sum(a.times for a in _along_time(step))

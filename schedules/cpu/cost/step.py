@@ -125,6 +125,13 @@ class Step:
         """Return the accesses that go to memory at every step."""
         return tuple(a for a in self.accesses if not a.fixed)
 
+    @cached_property
+    def rows_apart(self) -> tuple[Access, ...]:
+        """Return the accesses along time whose lanes are rows apart."""
+        return tuple(
+            a for a in self.moving if a.along_time in (1, -1) and a.along_lane not in (0, 1)
+        )
+
     @property
     def touched(self) -> float:
         """Bytes of all arrays, read or written."""

@@ -125,9 +125,8 @@ def clash_cycles(step: Step, chip: CpuChip, size: int, *, past: bool = False) ->
         sets = sets_of(row)
         pushed = max(0.0, 1.0 - ways_of(chip) * sets / (step.length * len(strips)))
         if not (past and a.store):
-            met += (
-                min(1.0, (pushed / _PUSHED) ** 2) * _MET / sets * min(1.0, max(0.0, 2 - lines / 4))
-            )
+            waiting = min(1.0, (pushed / _PUSHED) ** 2)
+            met += waiting * _MET / sets * min(1.0, max(0.0, 2 - lines / 4))
     return max(met, stalled)
 
 
