@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tvm_scan.schedules.cpu.cost.lane_lines import evicted
 from tvm_scan.schedules.cpu.cost.parts import (
     fetched_again,
     forgotten,
@@ -15,6 +14,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     step_cycles,
     with_more,
 )
+from tvm_scan.schedules.cpu.cost.rows import evicted
 from tvm_scan.schedules.cpu.cost.step import Part, Step
 from tvm_scan.schedules.cpu.cost.strips import jump_cycles
 from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_reduction, vector_scan

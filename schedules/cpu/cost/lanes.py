@@ -10,12 +10,9 @@ from tvm_scan.schedules.cpu.chains import RUN
 from tvm_scan.schedules.cpu.cost.count import WIDENED, Counts
 from tvm_scan.schedules.cpu.cost.lane_lines import (
     beyond_caches,
-    crowded_cycles,
-    evicted,
     flushed,
     one_by_one,
     step_waits,
-    tile_waits,
 )
 from tvm_scan.schedules.cpu.cost.parts import (
     CHOSEN,
@@ -37,6 +34,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     vectors_of,
     with_more,
 )
+from tvm_scan.schedules.cpu.cost.rows import crowded_cycles, evicted
 from tvm_scan.schedules.cpu.cost.short_rows import short_row
 from tvm_scan.schedules.cpu.cost.step import Access, Step
 from tvm_scan.schedules.cpu.cost.strips import (
@@ -46,6 +44,7 @@ from tvm_scan.schedules.cpu.cost.strips import (
     contested_cycles,
     jump_cycles,
 )
+from tvm_scan.schedules.cpu.cost.tiles import tile_waits
 from tvm_scan.schedules.cpu.cost.vectors import asked_ahead, vector_scan
 from tvm_scan.schedules.cpu.lane_streams import TILE_STEPS, tile_parts
 from tvm_scan.schedules.cpu.plans import (
