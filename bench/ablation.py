@@ -31,7 +31,7 @@ from bench.gelu import gelu, gelu_of
 from bench.origin import origin
 from bench.timing import interleaved, machine
 from tvm_scan import ScanPlan, parallelize
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.arguments import host_target
 from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["main"]

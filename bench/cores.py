@@ -16,6 +16,7 @@ import numpy as np
 import tvm
 from tvm.script import tirx as T
 
+from tvm_scan.arguments import host_target
 from tvm_scan.schedules.machine.machine import host_cores
 
 __all__ = ["are_apart", "on_cores"]
@@ -37,7 +38,7 @@ def _probe() -> Any:
                         cell = u * 16 + v
                         cells[i, cell] = cells[i, cell] * T.float32(0.999) + T.float32(1)
 
-    run = tvm.compile(probe, target=tvm.target.Target.from_device("cpu"))["probe"]
+    run = tvm.compile(probe, target=host_target())["probe"]
     return functools.partial(run, tvm.runtime.tensor(np.zeros((64, 160), "float32")))
 
 

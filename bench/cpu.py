@@ -20,7 +20,7 @@ from bench.cpu_tools import TOOLS, prepare
 from bench.floors import FLOORS
 from bench.timing import machine
 from bench.turns import Tool, in_turns, tools
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.arguments import host_target
 
 __all__ = ["main"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.arguments import host_target
 from tvm_scan.schedules.machine.machine import Machine
 
 __all__ = ["c_calls"]

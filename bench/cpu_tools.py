@@ -14,7 +14,7 @@ from bench.cpu_peers import PEERS
 from bench.floors import floors_of
 from bench.turns import Prepared
 from tvm_scan import Recurrence, default_plan, extract, parallelize
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.arguments import host_target
 
 __all__ = ["TOOLS", "prepare"]
 

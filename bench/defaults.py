@@ -23,6 +23,7 @@ from bench.answers import require_law, run_loop
 from bench.origin import origin
 from bench.timing import interleaved, machine
 from tvm_scan import Recurrence, default_plan, extract, parallelize
+from tvm_scan.arguments import host_target
 from tvm_scan.library import LIBRARY
 
 __all__ = ["main"]
@@ -139,7 +140,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the result")
     parser.add_argument("--markdown", type=Path, help="where to write the table as a page")
     args = parser.parse_args(argv)
-    target = Target.from_device("cpu")
+    target = host_target()
     rows = []
     print(f"{'case':<52} {'sequential':>11} {'default':>11} {'copy':>10} {'ratio':>6}  plan")
     for case in cases(args.quick):

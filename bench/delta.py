@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from tvm.target import Target
 
 import tvm_scan.torch as ts
 from bench import delta_vllm
@@ -26,6 +25,7 @@ from bench.delta_loop import loop_call
 from bench.delta_peers import c_calls, onnxruntime_call, peak, transformers_rules
 from bench.memory import peak_bytes
 from bench.timing import GAP, Times, interleaved, machine
+from tvm_scan.arguments import host_target
 from tvm_scan.torch.kernels.cache import kernel_at
 from tvm_scan.torch.kernels.events import Run, events
 
@@ -233,7 +233,7 @@ def main(argv: list[str] | None = None) -> int:
         threads = {str(n): with_threads(n) for n in (1, 2)}
         print(f"{FEW}: " + ", ".join(f"{n} threads {ms:.1f} ms" for n, ms in threads.items()))
     if args.json:
-        about = machine(Target.from_device("cpu")) | {"torch": torch.__version__}
+        about = machine(host_target()) | {"torch": torch.__version__}
         few = {"case": str(FEW), "ms": threads}
         result = {"machine": about, "rows": rows, "few": few, "missing": missing}
         result["peak"] = peak()

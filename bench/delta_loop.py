@@ -10,7 +10,7 @@ from torch import Tensor
 from tvm import tirx
 
 from tvm_scan import loops, parallelize
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.arguments import host_target
 
 __all__ = ["loop_call"]
 

@@ -16,8 +16,6 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from tvm.target import Target
-
 from bench.origin import origin
 from bench.timing import machine
 from tests.programs.accepted_programs import PROGRAMS as FORMS
@@ -26,6 +24,7 @@ from tests.programs.refused_programs import REFUSED
 from tests.programs.suite.classes import ACCEPTED
 from tests.programs.suite.classes import REFUSED as NEAR_MISSES
 from tvm_scan import extract, library
+from tvm_scan.arguments import host_target
 
 __all__ = ["main"]
 
@@ -64,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     taken = list(functions().items())[: 10 if args.quick else None]
     rows = sorted(((milliseconds(f), name) for name, f in taken), reverse=True)
-    host = machine(Target.from_device("cpu"))
+    host = machine(host_target())
     lines = [
         "# Time of extraction and classification",
         "",

@@ -10,7 +10,7 @@ import tvm
 from tvm.script import from_source
 from tvm.script import tirx as T
 
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.arguments import host_target
 from tvm_scan.schedules.cpu.line_stores import line_store_ir
 from tvm_scan.schedules.machine.machine import Machine
 

@@ -31,6 +31,7 @@ from bench.timing import machine
 from tests.support.cuda_harness import emit_cuda
 from tests.support.cusim.nvcc import Resources, nvdisasm_path
 from tvm_scan import ScanPlan, extract, parallelize
+from tvm_scan.arguments import host_target
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.common.sizes import known_extent, known_rows
 from tvm_scan.schedules.machine.device import compute_capability
@@ -277,7 +278,7 @@ def main() -> int:
             print(f"expected rows of this nvcc, found those of {kept['nvcc']}", file=sys.stderr)
             return 1
     found: dict[str, Any] = {
-        "machine": machine(Target.from_device("cpu")),
+        "machine": machine(host_target()),
         "nvcc": version,
         "cases": {},
         "pairs": {},

@@ -19,6 +19,7 @@ from bench.model_products import NAME, products_by_blas
 from bench.model_sizes import MODELS, REAL, VOCABULARY
 from bench.model_states import Decode, Prefill
 from bench.timing import interleaved, undisturbed
+from tvm_scan.arguments import host_target
 from tvm_scan.relax import FindScans, FuseScans, LegalizeScans, from_exported, get_pipeline
 
 __all__ = ["Compiled", "make", "measure_model"]
@@ -116,7 +117,7 @@ class _Case:
 
         self.row, self.args, self.want, self.blas, self.timed = row, args, want, blas, timed
         self.build = build
-        self.target = Target.from_device("cpu")
+        self.target = host_target()
         start = time.perf_counter()
         with warnings.catch_warnings():  # torch.export warns about itself
             warnings.simplefilter("ignore")

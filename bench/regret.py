@@ -44,9 +44,8 @@ from bench.placement import PLACEMENTS, placed
 from bench.regret_cases import Case, inputs_of, random_case
 from bench.timing import interleaved, machine
 from tvm_scan import Recurrence, default_plan, extract, parallelize
-from tvm_scan.arguments import as_target
+from tvm_scan.arguments import as_target, host_target
 from tvm_scan.meta.space.decisions import branches, fits
-from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.choose.rules import factor_of
 from tvm_scan.schedules.plan import ScanPlan
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.target import Target
 
 from bench.answers import close
 from bench.timing import interleaved, machine
+from tvm_scan.arguments import host_target
 from tvm_scan.relax import get_pipeline
 
 __all__ = ["main"]
@@ -130,7 +130,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the result")
     parser.add_argument("--quick", action="store_true", help="two small cases only")
     args = parser.parse_args(argv)
-    target = Target.from_device("cpu")
+    target = host_target()
     print(f"{'case':<52} {'TVM':>11} {'ours':>11} {'copy':>10} {'ratio':>6}")
     rows = []
     for case in CASES[-3:-1] if args.quick else CASES:

@@ -17,6 +17,7 @@ from tvm.target import Target
 from bench.answers import close
 from bench.timing import interleaved, machine
 from tvm_scan import library
+from tvm_scan.arguments import host_target
 from tvm_scan.relax import LegalizeScans, ParallelizeScans, get_pipeline
 
 __all__ = ["main"]
@@ -93,7 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="where to write the result")
     parser.add_argument("--quick", action="store_true", help="the first two cases only")
     args = parser.parse_args(argv)
-    target = Target.from_device("cpu")
+    target = host_target()
     print(f"{'case':<24} {'apart':>11} {'fused':>11} {'ratio':>6}")
     rows = []
     for order, shape in CASES[:2] if args.quick else CASES:

@@ -21,13 +21,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tvm.target import Target
-
 from bench.limited import within
 from bench.model_cases import measure_model
 from bench.model_pages import Row, page
 from bench.model_sizes import MODELS
 from bench.timing import machine
+from tvm_scan.arguments import host_target
 
 __all__ = ["main"]
 
@@ -50,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     lengths = args.lengths or (_SMALL if args.small else _REAL)
     plain = args.plain_up_to or (128 if args.small else 64)
-    host = {**machine(Target.from_device("cpu")), "transformers": metadata.version("transformers")}
+    host = {**machine(host_target()), "transformers": metadata.version("transformers")}
     rows = _earlier(args.json) if args.resume else []
     missing: list[str] = []
     for name in args.models:

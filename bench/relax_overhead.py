@@ -15,9 +15,9 @@ from statistics import median
 
 import tvm
 from tvm import relax
-from tvm.target import Target
 
 from bench.timing import machine
+from tvm_scan.arguments import host_target
 from tvm_scan.relax import get_pipeline, scan_passes
 
 __all__ = ["main", "model"]
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="where to write the result")
     args = parser.parse_args(argv)
-    target = Target.from_device("cpu")
+    target = host_target()
     plain = import_module("tvm.relax.backend.cpu_generic.pipeline").get_default_pipeline(target)
     mod = model()
     seconds: dict[str, list[float]] = {"plain": [], "ours": [], "passes": []}

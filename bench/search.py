@@ -35,6 +35,7 @@ from tvm.tirx import PrimFunc
 from bench.search_page import STRATEGIES, mean, plot, write_markdown
 from bench.timing import machine
 from tvm_scan import Recurrence, ScanPlan, extract, library, parallelize
+from tvm_scan.arguments import host_target
 from tvm_scan.meta import tune
 from tvm_scan.meta.measure.check import compare, make_cases
 from tvm_scan.meta.search.candidates import candidate_of
@@ -101,7 +102,7 @@ class _Known:
 def target_of(described: str | None) -> Target:
     """That of earlier times, whose space of plans is another one; or this machine's CPU."""
     if described is None:
-        return Target.from_device("cpu")
+        return host_target()
     return Target({key: value for key, value in json.loads(described).items() if value})
 
 
@@ -115,7 +116,7 @@ def spaces(name: str, target: Target) -> tuple[PrimFunc, list[ScanPlan]]:
 
 def built(name: str, numbers: range, folder: str) -> None:
     """Compile some plans of a workload into a folder, in a process of its own."""
-    target = Target.from_device("cpu")
+    target = host_target()
     func, plans = spaces(name, target)
     for number in numbers:
         scan = parallelize(func, target, plans[number]).with_attr("global_symbol", "main")

@@ -36,7 +36,7 @@ from tests.devices.test_table import LACKED, lengths
 from tests.support.drivers import emit, metal, run
 from tests.support.drivers.amdgpu import resources_of
 from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
-from tvm_scan.arguments import as_target
+from tvm_scan.arguments import as_target, host_target
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.launch import opencl
 
@@ -164,7 +164,7 @@ def main() -> int:
         return 1
     drivers = {kind: module.driver().name for kind, module in DRIVERS.items()}
     found = {
-        "machine": machine(Target.from_device("cpu")),
+        "machine": machine(host_target()),
         "drivers": drivers,
         "outcomes": outcomes(asked.quick),
         "refusals": refusals(asked.quick),

@@ -239,7 +239,7 @@ def main() -> None:
         print_peak(*chosen.peak, chosen.device)
         return
     from bench.timing import machine
-    from tvm_scan.schedules.choose.default import host_target
+    from tvm_scan.arguments import host_target
 
     about = machine(host_target()) | {"torch": torch.__version__}
     if util.find_spec("transformers"):

@@ -110,11 +110,10 @@ def main(argv: list[str] | None = None) -> int:
     print(f"\nimport tvm_scan.torch, behind torch: {min(imports):.2f} s and more")
     print(f"{time.perf_counter() - begin:.0f} s in all")
     # Behind what is measured: nothing of this process may have loaded it.
-    from tvm.target import Target
-
     from bench.timing import machine
+    from tvm_scan.arguments import host_target
 
-    about = machine(Target.from_device("cpu")) | {"torch": metadata.version("torch")}
+    about = machine(host_target()) | {"torch": metadata.version("torch")}
     result = {"machine": about, "seconds": results}
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -14,7 +14,6 @@ from pathlib import Path
 from statistics import median
 
 import torch
-from tvm.target import Target
 
 import tvm_scan.torch as ts
 from bench import torch_page
@@ -22,6 +21,7 @@ from bench.answers import close
 from bench.timing import machine
 from bench.torch_peers import linear_loop
 from tvm_scan import library
+from tvm_scan.arguments import host_target
 
 __all__ = ["main", "ways"]
 
@@ -92,7 +92,7 @@ def main(argv: list[str] | None = None) -> int:
             measured.setdefault(name, []).append(seconds / args.calls * 1e6)
     for name, found in measured.items():
         print(f"{name:30} best {min(found):7.2f} us, median {median(found):7.2f} us")
-    about = machine(Target.from_device("cpu")) | {"torch": torch.__version__}
+    about = machine(host_target()) | {"torch": torch.__version__}
     us = {n: {"best": min(f), "median": median(f)} for n, f in measured.items()}
     result = {"machine": about, "us": us}
     if args.json:

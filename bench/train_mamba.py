@@ -23,11 +23,11 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tvm.target import Target
 
 import tvm_scan.torch.nn as layers
 from bench import torch_page
 from bench.timing import machine
+from tvm_scan.arguments import host_target
 
 __all__ = ["ByteModel", "main", "reference", "text", "train"]
 
@@ -190,7 +190,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.plot:
         plot(args.plot, runs, args)
     options = {n: v for n, v in vars(args).items() if type(v) in (int, float)}
-    known = machine(Target.from_device("cpu")) | {"torch": torch.__version__}
+    known = machine(host_target()) | {"torch": torch.__version__}
     result = {"machine": known, "options": options, **runs}
     if args.json:
         args.json.write_text(json.dumps(result) + "\n", encoding="utf-8")

@@ -38,6 +38,7 @@ from bench.timing import GAP, interleaved, machine
 from bench.tuned_torch import TORCH_WORKLOADS, torch_loop
 from tvm_scan import Recurrence, ScanPlan, __version__, default_plan, extract, parallelize
 from tvm_scan._versions import tvm_version
+from tvm_scan.arguments import host_target
 from tvm_scan.library import LIBRARY
 from tvm_scan.meta import RecordStore, tune
 from tvm_scan.meta.measure.check import compare, make_cases
@@ -251,7 +252,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--write-records", action="store_true", help="replace the shipped records")
     parser.add_argument("--records", type=Path, default=RECORDS, help="the folder for that")
     args = parser.parse_args(argv)
-    target = Target.from_device("cpu")
+    target = host_target()
     starts = tuple((args.only or "").split(","))
     made: list[tuple[Case, Entry, Row]] = []
     with tempfile.TemporaryDirectory(prefix="tvm-scan-tuned-") as scratch:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 from tvm.target import Target
 
 from tvm_scan import tir
-from tvm_scan.arguments import as_recurrence, as_target
+from tvm_scan.arguments import as_recurrence, as_target, host_target
 from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError
 from tvm_scan.recurrence import Recurrence
@@ -306,7 +306,7 @@ class ScanPlan(ABC):
             With the number that was expected and the one that was found.
         """
         recurrence = as_recurrence(recurrence, "ScanPlan.check")
-        target = as_target(target, "ScanPlan.check") or Target.from_device("cpu")
+        target = as_target(target, "ScanPlan.check") or host_target()
         machine = Machine.of(target)
         self.require(
             self.device == machine.device.plans,

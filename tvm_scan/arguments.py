@@ -93,6 +93,11 @@ def as_recurrence(value: Any, caller: str) -> TimeLoop:
     )
 
 
+def host_target() -> Target:
+    """Return this machine's CPU with its own instruction set (``mcpu="native"`` means generic)."""
+    return Target.from_device("cpu")
+
+
 def as_target(value: Any, caller: str) -> Target | None:
     """The target that a caller gave; None stays, for whoever knows the default.
 
@@ -115,7 +120,7 @@ def as_target(value: Any, caller: str) -> Target | None:
     if not isinstance(value, str | Mapping):
         raise _no_target(caller, _a(value))
     if value == "cpu":
-        return Target.from_device("cpu")
+        return host_target()
     try:
         options = _options(value) if isinstance(value, str) else dict(value)
         target = Target(options)

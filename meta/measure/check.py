@@ -21,11 +21,11 @@ from tvm.ir import Call
 from tvm_scan import tir
 from tvm_scan.algebra import Affine, Reduce
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.arguments import host_target
 from tvm_scan.delta_rule import DeltaRule, TimeLoop
 from tvm_scan.errors import ScanError
 from tvm_scan.extraction.threads import without_threads
 from tvm_scan.schedules.analysis import analyse
-from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.verification.bounds import rounds
 from tvm_scan.schedules.verification.inputs import index_limits, storage, unit_factors
 

@@ -19,7 +19,7 @@ from tvm import IRModule, tirx
 from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
-from tvm_scan.arguments import as_target
+from tvm_scan.arguments import as_target, host_target
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction import extract
 from tvm_scan.meta.measure.check import make_cases, save_cases
@@ -31,7 +31,6 @@ from tvm_scan.meta.search.result import TuningResult
 from tvm_scan.meta.store.files import locked
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.analysis import analyse
-from tvm_scan.schedules.choose.default import host_target
 
 Program: TypeAlias = tirx.PrimFunc | IRModule | Mapping[str, tirx.PrimFunc]
 RunnerFactory = Callable[[Path], ms.runner.Runner]

@@ -17,7 +17,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.target import Target
 
 from tvm_scan.annotations import PLAN_PREFIX, SCHEDULED_NEST
-from tvm_scan.arguments import as_target
+from tvm_scan.arguments import as_target, host_target
 from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import ScanError
 from tvm_scan.meta.space.decisions import branches
@@ -27,7 +27,6 @@ from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.analysis import finding_at
 from tvm_scan.schedules.branch import Branch
 from tvm_scan.schedules.choose.arguments import target_for
-from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.machine.device import DEVICES, Device, device_of
 from tvm_scan.schedules.plan import ScanPlan
 from tvm_scan.schedules.splice import blocks_in, nest_of

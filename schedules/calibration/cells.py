@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from tvm.script import tirx as T
 
+from tvm_scan.arguments import host_target
 from tvm_scan.library import cumsum, linear_recurrence
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.calibration.clock import Clock, on_one_core, target
+from tvm_scan.schedules.calibration.clock import Clock, on_one_core
 from tvm_scan.schedules.calibration.costs import (
     BLOCKS,
     CELLS,
@@ -77,7 +78,7 @@ def of_tiles(clock: Clock, known: CpuChip) -> dict[str, Any]:
     """Measure what tiles take beside what is counted in them."""
     tiles = cumsum(_TILED, _TILES)
     tiled = clock.cell(tiles, _IN_TILES) * _TILED * _TILES
-    chip, step = with_features(known, target()), step_of(recurrence_of(tiles))
+    chip, step = with_features(known, host_target()), step_of(recurrence_of(tiles))
 
     def cycles(tile: float) -> float:
         return lanes_work(_IN_TILES, step, replace(chip, tile=tile)).cycles

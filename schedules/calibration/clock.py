@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_scan import tir
+from tvm_scan.arguments import host_target
 from tvm_scan.library import cumsum, linear_recurrence
 from tvm_scan.schedules.nests import schedule_nests
 from tvm_scan.schedules.plan import ScanPlan
@@ -82,21 +83,16 @@ class Clock:
         return min(least(run, self.seconds / _SETS) for run in runs)
 
 
-def target() -> Target:
-    """Return the target that is this machine."""
-    return Target.from_device("cpu")
-
-
 def narrower() -> Target:
     """Return this machine without vectors of 64 bytes."""
-    attrs = target().attrs
+    attrs = host_target().attrs
     names = {name: attrs[name] for name in ("mtriple", "mcpu") if name in attrs}
     return Target({"kind": "llvm", **names, "mattr": ["-avx512f"]})
 
 
 def on_one_core(func: Any, plan: ScanPlan, where: Target | None = None) -> Any:
     """A loop by a plan, whose blocks of lanes one core takes one by one."""
-    planned = schedule_nests(func, where or target(), plan)
+    planned = schedule_nests(func, where or host_target(), plan)
 
     def serial(loop: tirx.For) -> tirx.For:
         shared = loop.kind == tirx.ForKind.PARALLEL
@@ -114,7 +110,7 @@ def loop_calls(
     func: Any, count: int, dtype: str = "float32", where: Target | None = None
 ) -> list[Callable[[], Any]]:
     """Calls of one function, each with arrays of its own."""
-    run = tvm.compile(func, target=where or target())[str(func.attrs["global_symbol"])]
+    run = tvm.compile(func, target=where or host_target())[str(func.attrs["global_symbol"])]
     shapes = [[int(e) for e in p.ty.shape] for p in func.params]
     sets = [[tvm.runtime.tensor(np.ones(s, dtype)) for s in shapes] for _ in range(count)]
     return [partial(run, *arrays) for arrays in sets]

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from tvm.target import Target
 
+from tvm_scan.arguments import host_target
 from tvm_scan.extraction import extract
 from tvm_scan.library import cumsum, linear_recurrence
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.calibration.clock import STEPS, Clock, narrower, on_one_core, target
+from tvm_scan.schedules.calibration.clock import STEPS, Clock, narrower, on_one_core
 from tvm_scan.schedules.cpu.lanes import Lanes
 from tvm_scan.schedules.cpu.plans import CpuPlan
 from tvm_scan.schedules.cpu.sequential import Sequential
@@ -100,7 +101,7 @@ def planned(known: CpuChip) -> dict[str, list[Run]]:
     rows = cumsum(_WIDE, 2 * known.shared // (2 * 4 * _WIDE), axis=0)
     # Without AVX-512 nothing is gathered, and no vector is a half.
     of_whole_lines = {}
-    if with_features(known, target()).vector_bytes == 64:
+    if with_features(known, host_target()).vector_bytes == 64:
         halves = [Run(gated, plan, where=narrower()) for plan in (_RUNS_OF_TIME, _HALF_VECTORS)]
         gathers = [Run(linear_recurrence(*_GATHERED), _LOOP)]
         of_whole_lines = {"narrow": halves, "gathers": gathers}
@@ -135,7 +136,7 @@ def agreed(clock: Clock, known: CpuChip, name: str, runs: list[Run]) -> float:
         if run.cores == 1:
             loop = on_one_core(run.func, run.plan, run.where)
         else:
-            loop = schedule_nests(run.func, run.where or target(), run.plan)
+            loop = schedule_nests(run.func, run.where or host_target(), run.plan)
         took, recurrence = clock.least(loop, run.dtype, run.where), recurrence_of(run.func)
 
         def cost(value: float) -> float:
@@ -158,7 +159,7 @@ def contested(clock: Clock, known: CpuChip) -> float:
     if cores == 1:
         return known.contested
     func = cumsum(LANES, known.shared // (2 * 2 * 4 * LANES), axis=0)
-    took = clock.least(schedule_nests(func, target(), _HALF_A_LINE))
+    took = clock.least(schedule_nests(func, host_target(), _HALF_A_LINE))
     recurrence = recurrence_of(func)
 
     def missed(contested: float) -> float:
@@ -176,7 +177,7 @@ def predicted(
     where: Target | None = None,
 ) -> float:
     """Seconds that a plan costs on so many cores of these constants."""
-    where = where or target()
+    where = where or host_target()
     machine = replace(Machine.of(where), cores=cores, counting=0.0)
     return plan.cost(recurrence, replace(machine, chip=with_features(chip, where))).seconds
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tvm_scan.arguments import host_target
 from tvm_scan.library import cumsum
-from tvm_scan.schedules.calibration.clock import Clock, least, loop_call, target
+from tvm_scan.schedules.calibration.clock import Clock, least, loop_call
 from tvm_scan.schedules.machine.cpu_chip import CpuChip
 from tvm_scan.schedules.machine.cpu_constants import last_cache
 from tvm_scan.schedules.machine.machine import host_cores
@@ -23,7 +24,7 @@ _SHARES = (0.125, 0.1875, 0.25, 0.375, 0.5, 0.75, 1.0)
 def of_cores(clock: Clock, known: CpuChip) -> dict[str, Any]:
     """Count them; measure their wake, and the rates of the caches and of memory."""
     cores, seconds = host_cores(), clock.seconds
-    pooled = schedule_nests(cumsum(2, 1), target(), ScanPlan.of("cpu", "lanes"))
+    pooled = schedule_nests(cumsum(2, 1), host_target(), ScanPlan.of("cpu", "lanes"))
     # Amid the private caches and the shared one, of which other machines' share is not known.
     said = last_cache()
     between = sqrt(known.private * cores * said)

@@ -10,10 +10,10 @@ from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
-from tvm_scan.arguments import as_target
+from tvm_scan.arguments import as_target, host_target
 from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError, ScanError
-from tvm_scan.schedules.choose.default import default_plan, host_target
+from tvm_scan.schedules.choose.default import default_plan
 from tvm_scan.schedules.machine.device import device_of
 from tvm_scan.schedules.plan import ScanPlan
 

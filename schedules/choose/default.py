@@ -8,7 +8,7 @@ from math import isinf, prod
 
 from tvm.target import Target
 
-from tvm_scan.arguments import as_recurrence, as_target
+from tvm_scan.arguments import as_recurrence, as_target, host_target
 from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import PlanError
 from tvm_scan.schedules.choose.rules import Rule, factor_of
@@ -57,11 +57,6 @@ class Decision:
 
     chosen: Candidate
     others: tuple[Candidate, ...]
-
-
-def host_target() -> Target:
-    """Return this machine's CPU with its own instruction set (``mcpu="native"`` means generic)."""
-    return Target.from_device("cpu")
 
 
 def default_plan(

@@ -6,10 +6,10 @@ from typing import Protocol
 
 from tvm.target import Target
 
-from tvm_scan.arguments import as_recurrence, as_target
+from tvm_scan.arguments import as_recurrence, as_target, host_target
 from tvm_scan.delta_rule import TimeLoop
 from tvm_scan.errors import ScanError
-from tvm_scan.schedules.choose.default import default_plan, host_target
+from tvm_scan.schedules.choose.default import default_plan
 from tvm_scan.schedules.choose.shipped import shipped_plan
 from tvm_scan.schedules.plan import ScanPlan
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tvm.target import Target
 
+from tvm_scan.arguments import host_target
 from tvm_scan.schedules.machine.cpu_chip import OF_TARGET, CpuChip
 from tvm_scan.schedules.machine.device import has_feature
 
@@ -51,7 +52,7 @@ def chip_of(target: Target) -> CpuChip:
 @cache
 def host_kind() -> str:
     """LLVM's name of this machine's processor."""
-    return str(Target.from_device("cpu").attrs.get("mcpu") or "")
+    return str(host_target().attrs.get("mcpu") or "")
 
 
 @lru_cache(maxsize=64)

@@ -11,14 +11,14 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvm_scan import tir
-from tvm_scan.arguments import as_func
+from tvm_scan.arguments import as_func, host_target
 from tvm_scan.delta_rule import DeltaRule, TimeLoop
 from tvm_scan.errors import RefusalError, ScanError
 from tvm_scan.extraction.threads import without_threads
 from tvm_scan.recurrence import Refusal
 from tvm_scan.schedules.analysis import first_loop
 from tvm_scan.schedules.choose.arguments import Chooser, as_choice, target_for
-from tvm_scan.schedules.choose.default import decide, host_target
+from tvm_scan.schedules.choose.default import decide
 from tvm_scan.schedules.choose.plan_of import plan_of
 from tvm_scan.schedules.cpu.lanes import Lanes as CpuLanes
 from tvm_scan.schedules.cpu.three_phase import ThreePhase

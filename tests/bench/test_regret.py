@@ -10,7 +10,7 @@ import pytest
 from bench.regret import Prepared, measure, summary, timed_anew
 from bench.regret_cases import Case
 from tvm_scan import ScanPlan
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.arguments import host_target
 
 
 def test_plans_are_timed_in_another_process():

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cuda_harness import CUDA_TARGET, emit_cuda
 from tvm_scan import ScanPlan, library, parallelize
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.arguments import host_target
 
 FOLDER = Path(__file__).parent
 WARP = "cuda/serial_tiles(threads_per_block=64, items_per_thread=2, block_tree=warp)"

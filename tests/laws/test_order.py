@@ -18,7 +18,7 @@ from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tvm_scan import ScanPlan, extract, parallelize, tir
 from tvm_scan.algebra.base import Algebra, NotInFamily
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.arguments import host_target
 
 
 @dataclass(frozen=True, eq=False)

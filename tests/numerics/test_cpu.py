@@ -26,8 +26,8 @@ from tests.support.recurrence_cases import (
 )
 from tests.support.tiers import covering, longer, one_of, paired
 from tvm_scan import ScanPlan, default_plan, extract, library, parallelize
+from tvm_scan.arguments import host_target
 from tvm_scan.library import LIBRARY
-from tvm_scan.schedules.choose.default import host_target
 
 TARGET = host_target()
 PLANS = {

@@ -12,7 +12,7 @@ from tests.support.cuda_harness import CUDA_TARGET, compile_cuda, run_cuda
 from tests.support.library_runs import run_serial
 from tests.support.recurrence_cases import Case, check_exact, exact_inputs
 from tvm_scan import ScanPlan, parallelize
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.arguments import host_target
 from tvm_scan.schedules.registry import SCHEDULES
 
 CPU = host_target()

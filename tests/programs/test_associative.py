@@ -10,7 +10,7 @@ from tests.support.compiled import compile_cached
 from tests.support.cuda_harness import CUDA_TARGET, run_cuda
 from tests.support.tiers import paired
 from tvm_scan import ScanError, ScanPlan, associative_scan, extract, library, parallelize
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.arguments import host_target
 
 CPU = host_target()
 CPU_PLANS = ("cpu/lanes(lane_block=2)", "cpu/three_phase(lane_block=2, chunks=6)")

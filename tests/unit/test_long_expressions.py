@@ -4,7 +4,7 @@ import pytest
 
 from tests.numerics.cases import CASES, source_of
 from tvm_scan import parallelize
-from tvm_scan.schedules.choose.default import host_target
+from tvm_scan.arguments import host_target
 
 
 @pytest.mark.parametrize(

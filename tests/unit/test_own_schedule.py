@@ -22,6 +22,7 @@ from tvm_scan import (
     tir,
     verify,
 )
+from tvm_scan.arguments import host_target
 from tvm_scan.cli.draw.tree_svg import tree_svg
 from tvm_scan.cli.draw.tree_text import tree_text
 from tvm_scan.errors import PlanError
@@ -31,7 +32,6 @@ from tvm_scan.meta.space.decisions import enumerate_plans
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules import parallel_scan, register
 from tvm_scan.schedules.branch import Branch
-from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.common.ir import Kernel, int_const, loop
 from tvm_scan.schedules.common.lanes import decode_lanes, lane_count
 from tvm_scan.schedules.common.replica import Replica

@@ -10,11 +10,11 @@ from tests.programs.accepted_programs import PROGRAMS
 from tests.support.cuda_harness import CUDA_TARGET
 from tests.support.tiers import one_of
 from tvm_scan import ScanPlan, default_plan, extract, library
+from tvm_scan.arguments import host_target
 from tvm_scan.errors import PlanError
 from tvm_scan.library import LIBRARY
 from tvm_scan.meta.space.decisions import enumerate_plans
 from tvm_scan.recurrence import Recurrence
-from tvm_scan.schedules.choose.default import host_target
 from tvm_scan.schedules.registry import SCHEDULES
 
 CPU = host_target()

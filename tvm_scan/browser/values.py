@@ -8,10 +8,10 @@ from itertools import combinations
 import numpy as np
 import tvm
 from tvm import tirx
-from tvm.target import Target
 
 from tvm_scan import tir
 from tvm_scan.algebra.literal import is_float
+from tvm_scan.arguments import host_target
 from tvm_scan.cuda_math import build
 from tvm_scan.schedules.analysis import Analysis
 from tvm_scan.schedules.verification.inputs import index_limits, shapes_of, sizes_of
@@ -86,7 +86,7 @@ class _Run:
 
     def __init__(self, func: tirx.PrimFunc, analysis: Analysis) -> None:
         named = func.with_attr("global_symbol", "main")
-        self._call = build(named, Target.from_device("cpu"))["main"]
+        self._call = build(named, host_target())["main"]
         lengths = [finding.time.extent for finding in analysis.accepted]
         shapes = shapes_of(analysis.func, sizes_of(analysis.func, lengths, (OTHERS,)))
         self._params = [

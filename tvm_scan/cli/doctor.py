@@ -109,15 +109,15 @@ def _versions() -> list[Finding]:
 
 def _machine() -> list[Finding]:
     import tvm
-    from tvm.target import Target
 
     from tvm_scan import __version__
     from tvm_scan._resources import shipped_manifests
+    from tvm_scan.arguments import host_target
     from tvm_scan.schedules.choose.shipped import machine_key
     from tvm_scan.schedules.machine.cpu_constants import machine_constants
     from tvm_scan.schedules.machine.machine import host_cores, host_counting, host_processors
 
-    target = Target.from_device("cpu")
+    target = host_target()
     machine = machine_key(target)
     records = [m for m in shipped_manifests() if m["machine"] == machine]
     count = sum(len(manifest["records"]) for manifest in records)

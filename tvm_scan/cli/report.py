@@ -27,11 +27,10 @@ def command(
     """
     check_database(folder)
     check_folder(output)
-    from tvm.target import Target
-
     from tvm_scan import __version__
     from tvm_scan._files import write_file
     from tvm_scan._versions import tvm_version
+    from tvm_scan.arguments import host_target
     from tvm_scan.cli.draw.report_page import Report, render
     from tvm_scan.cli.support.roof import measured_roof
     from tvm_scan.cli.support.tuned import functions_of
@@ -48,7 +47,7 @@ def command(
     functions = functions_of(good)
     passed = [(entry.digest[:8], reason) for entry, reason in others]
     passed += [("line", visible(text)) for text in store.rejected]
-    here = Target.from_device("cpu")
+    here = host_target()
     report = Report(str(folder), {"tvm": tvm_version(), "tvm_scan": __version__}, functions, passed)
     if roof and any(machine_key(e.target) == machine_key(here) for e in good):
         report.roof = measured_roof(here)

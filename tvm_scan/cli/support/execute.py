@@ -14,6 +14,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from tvm_scan import tir
+from tvm_scan.arguments import host_target
 from tvm_scan.cli.support.failure import CommandError
 from tvm_scan.cli.support.load import missing_device
 from tvm_scan.cuda_math import build
@@ -126,7 +127,7 @@ def run_beside(
     tuple of (callable, dict of str to Tensor)
         Of each what runs it once more, and its arguments; the written ones hold the result.
     """
-    both = _prepared(loop, Target.from_device("cpu"), bound), _prepared(scheduled, target, bound)
+    both = _prepared(loop, host_target(), bound), _prepared(scheduled, target, bound)
     for call, _ in both:
         call()
     return both

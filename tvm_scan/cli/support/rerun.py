@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm.target import Target
 
+from tvm_scan.arguments import host_target
 from tvm_scan.cli.support.failure import NO_RECORD, WRONG_RESULT, CommandError
 from tvm_scan.cli.support.load import missing_device
 from tvm_scan.cli.support.terminal import print_json, visible
@@ -79,7 +80,7 @@ def _run(entry: Entry, known: dict[tuple[str, ...], list[Case]]) -> Row:
 
 def _runs_here(target: Target) -> bool:
     """Return whether code for the target's processor may run here: it is this one, or generic."""
-    here = Target.from_device("cpu")
+    here = host_target()
     if target.kind != here.kind:
         return False
     wanted = str((target.attrs or {}).get("mcpu") or "")

@@ -14,7 +14,7 @@ import tvm
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from tvm_scan.arguments import as_func, as_target
+from tvm_scan.arguments import as_func, as_target, host_target
 from tvm_scan.schedules import ScanPlan, parallelize
 from tvm_scan.schedules.choose.arguments import Chooser
 from tvm_scan.schedules.machine.device import device_of
@@ -56,7 +56,7 @@ def compile_primfunc(
     ScanError
         If the function is no recurrence, or the plan does not fit.
     """
-    target = as_target(target, "compile_primfunc") or Target.from_device("cpu")
+    target = as_target(target, "compile_primfunc") or host_target()
     return CompiledScan(as_func(func, "compile_primfunc"), target, plan)
 
 

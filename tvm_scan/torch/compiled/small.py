@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from tvm_scan._locks import ForkSafeLock
+from tvm_scan.arguments import host_target
 from tvm_scan.schedules import ScanPlan, parallelize
 
 #: Elements of the first argument below which starting threads takes longer than the loop.
@@ -27,7 +27,7 @@ class Small:
         """Build the kernel and run it; `call` runs it the next time."""
         with self._building:
             if self.call is None:
-                target = Target.from_device("cpu")
+                target = host_target()
                 plain = parallelize(self._func, target, ScanPlan.of("cpu", "sequential"))
                 plain = plain.with_attr("global_symbol", "main")
                 self.call = tvm.compile(plain, target=target)["main"]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tvm_scan.arguments import host_target
 from tvm_scan.torch.kernels.runtime import launch
 
 
@@ -78,7 +79,7 @@ def target_of(device: Device) -> Any:
     from tvm.target import Target
 
     if not device.is_gpu:
-        return Target.from_device("cpu")
+        return host_target()
     return Target(
         {
             "kind": device.kind,
@@ -86,7 +87,7 @@ def target_of(device: Device) -> Any:
             "max_threads_per_block": device.threads,
             "max_shared_memory_per_block": device.shared_bytes,
         },
-        host=Target.from_device("cpu"),
+        host=host_target(),
     )
 
 
