@@ -166,8 +166,8 @@ class Prepared:
             self.add(plan)
         names = {plan: {alike: f"{plan} {alike}" for alike in PLACEMENTS} for plan in plans}
         calls = {
-            name: partial(_call, self.runs[plan], cycle(self.calls[alike]))
-            for plan, placements in names.items()
+            name: partial(_call, self.runs[plan], _turns(self.calls[alike], number / len(plans)))
+            for number, (plan, placements) in enumerate(names.items())
             for alike, name in placements.items()
         }
         times = dict.fromkeys(calls, inf)
@@ -190,6 +190,15 @@ def _placed(
     first = placed([*given, *outputs], alike)
     written = first[len(given) :]
     return [first, *([*placed(v, alike, others=len(written)), *written] for v in others)]
+
+
+def _turns(calls: list[list[Any]], share: float) -> Iterator[list[Any]]:
+    """Arguments of calls again and again, from those behind a share of them on.
+
+    If all plans began with the same ones, the first would bring them to the caches for the others.
+    """
+    first = int(share * len(calls))
+    return cycle([*calls[first:], *calls[:first]])
 
 
 def _call(run: Any, arguments: Iterator[list[Any]]) -> None:

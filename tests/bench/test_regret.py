@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.regret import Prepared, measure, summary, timed_anew
+from bench.regret import Prepared, _turns, measure, summary, timed_anew
 from bench.regret_cases import Case
 from tvm_scan import ScanPlan
 from tvm_scan.arguments import host_target
@@ -57,3 +57,14 @@ def test_plans_find_arrays_that_begin_alike_and_others(family):
             begins = {np.from_dlpack(t).ctypes.data % mmap.PAGESIZE for t in tensors}
             assert len(begins) == (1 if alike else len(tensors))
             assert not any(begin % 64 for begin in begins)
+
+
+def test_no_plan_brings_the_arrays_of_a_round_to_the_caches_for_the_others():
+    """Each begins its round with others, and goes through all of them."""
+    calls = [[number] for number in range(55)]
+    begun = [next(_turns(calls, plan / 16)) for plan in range(16)]
+    assert len({call[0] for call in begun}) == 16
+    turns = _turns(calls, 15 / 16)
+    assert sorted(next(turns)[0] for _ in calls) == list(range(55))
+    alone = _turns(calls[:1], 0.9)
+    assert [next(alone), next(alone)] == [[0], [0]]
