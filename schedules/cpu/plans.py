@@ -15,7 +15,7 @@ from tvm_scan import tir
 from tvm_scan.recurrence import Recurrence
 from tvm_scan.schedules.branch import Branch, Choices, powers
 from tvm_scan.schedules.common.sizes import known_extent
-from tvm_scan.schedules.cpu.cost.step import Step, step_of
+from tvm_scan.schedules.cpu.cost.step import Step, step_of, with_halves
 from tvm_scan.schedules.cpu.line_stores import takes_line_stores
 from tvm_scan.schedules.cpu.time_runs import RUN
 from tvm_scan.schedules.cpu.vector_math import has_transcendentals
@@ -110,7 +110,8 @@ class CpuPlan(ScanPlan):
 
     def cost(self, recurrence: Recurrence, machine: Machine, steps: int | None = None) -> CpuCost:
         """Predict the time."""
-        work = self.work(step_of(recurrence, steps), machine.chip)
+        step = step_of(recurrence, steps)
+        work = self.work(step, with_halves(step, machine.chip))
         cost = cpu_cost(work, machine)
         in_blocks = not (self.keeps_loop or self.time_vector)
         return replace(cost, around=_AROUND) if in_blocks else cost

@@ -665,6 +665,51 @@ def test_halves_without_an_instruction_are_many(sizes, plan, measured):
     assert seconds > 3 * seconds_on(2, "narrow", sizes, f"cpu/{plan}", "x86-64-v3")
 
 
+@pytest.mark.parametrize(
+    ("sizes", "measured"),
+    [
+        ((1, 1000), {"lanes()": 8.0, "lanes(time_vector=16)": 4.1}),
+        ((1, 3002), {"lanes()": 23.7, "lanes(time_vector=16)": 12.3}),
+        ((1, 30000), {"lanes()": 351, "lanes(time_vector=16)": 202}),
+        (
+            (64, 1000),
+            {
+                "lanes()": 372,
+                "lanes(lane_block=4, vectorize=True)": 272,
+                "lanes(lane_block=16, vectorize=True)": 212,
+                "lanes(lane_block=16, vectorize=True, transpose=True)": 178,
+            },
+        ),
+    ],
+)
+def test_calls_for_halves_wait_where_a_carry_does(sizes, measured):
+    """What many calls choose is not learnt, and each takes half as long again."""
+    for plan, us in measured.items():
+        seconds = seconds_on(2, "narrow", sizes, f"cpu/{plan}", "x86-64")
+        assert 1e6 * seconds == pytest.approx(us, rel=0.2), plan
+
+
+@pytest.mark.parametrize("steps", [63, 64, 72])
+def test_short_rows_beyond_the_caches_are_in_no_tiles(steps):
+    """14 MB of rows of 252 to 288 bytes take in tiles up to twice as long as in vectors of time."""
+    rows = int(14e6 / 8 / steps)
+    for instructions in ("haswell", None):
+        target, machine = machine_of("znver4", instructions=instructions)
+        found = extract(Case("cumsum", (rows, steps), {"dtype": "float32"}).func)
+        assert not getattr(decide(target, found, machine).chosen.plan, "transpose", False)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "measured"),
+    [((2, 1048576), 900), ((2, 4000000), 3550), ((4, 700000), 1612), ((12, 250000), 5483)],
+)
+def test_few_columns_beyond_the_caches_do_not_meet(sizes, measured):
+    """By vectors of 16 steps; one core is some lines before the other."""
+    plan = "cpu/lanes(time_vector=16)"
+    seconds = seconds_on(2, "ema", sizes, plan, layout="ld")
+    assert 1e6 * seconds == pytest.approx(measured, rel=0.4)
+
+
 def test_a_product_waits_for_no_sum():
     """Without FMA a sum of a product takes both, products alone as long as with it."""
     for family, times in (("cumprod", 1.0), ("linear_recurrence", 1.3)):

@@ -15,7 +15,7 @@ from tvm_scan.tir import LINE_BYTES
 
 #: The share of lines at the beginnings of rows in tiles, which are read a line at a time: sums of
 #: 8 million numbers in tiles of 16 rows took a Zen 5 0.7 ms, of rows of 26 to 250 cells 1.7 to 2.8.
-_OF_TILES = 0.5
+_OF_TILES = 1.0
 #: How many rows are followed as one is whose cells are read one by one, if lines are read whole:
 #: tiles of 16 rows of two arrays lose nothing on a Zen 5, vectors of 8 rows of three a third.
 _WHOLE_LINES = 2

@@ -11,6 +11,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     CHOSEN,
     CHOSEN_BESIDE,
     GATHERED,
+    HALVES_OF_TIME,
     issued_cycles,
     latency_of,
     least_of,
@@ -184,7 +185,7 @@ def block_counts(width: int, runs: bool, step: Step, chip: CpuChip) -> BlockCoun
 def _of_cells(counts: Counts, cells: float, chip: CpuChip) -> BlockCounts:
     """Operations of so many cells."""
     each = cells / chip.vector_bytes
-    operations = vector_operations(counts, cells, chip, ldexp=True)
+    operations = vector_operations(counts, cells, chip, ldexp=True, halves=HALVES_OF_TIME)
     operations += quotient_cycles(counts, cells, chip) * chip.vector_issue
     return BlockCounts(operations, simple=simple_bytes(counts, chip) * each)
 
