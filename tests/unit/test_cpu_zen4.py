@@ -710,6 +710,33 @@ def test_few_columns_beyond_the_caches_do_not_meet(sizes, measured):
     assert 1e6 * seconds == pytest.approx(measured, rel=0.4)
 
 
+@pytest.mark.parametrize(
+    ("family", "rows", "lanes", "vectors"),
+    [("ema", 400000, 725, 402), ("cummax", 400000, 681, 361), ("cumsum", 400000, 248, 332)],
+)
+def test_rows_of_eight_steps_beyond_the_caches_are_dealt_out_slowly(family, rows, lanes, vectors):
+    """But for sums, of which LLVM deals out two lines at a time."""
+    times = [
+        seconds_on(2, family, (rows, 8), f"cpu/lanes({plan})", dtype="float32")
+        for plan in ("", "lane_block=8, vectorize=True")
+    ]
+    assert (times[0] < times[1]) == (lanes < vectors)
+
+
+@pytest.mark.parametrize(
+    ("plan", "measured"),
+    [
+        ("lanes()", {4232: 4.2, 4233: 7.4, 4234: 7.5, 4235: 4.0, 4236: 4.6, 8193: 14.0}),
+        ("sequential()", {4233: 4.0, 4234: 6.3, 4235: 7.3, 4236: 4.9, 3002: 3.0, 8193: 7.0}),
+    ],
+)
+def test_maxima_of_integers_are_moved_where_few_steps_are_written_out(plan, measured):
+    """Three rows on one core, of 8 bytes; the loop's first step is apart."""
+    for steps, us in measured.items():
+        seconds = seconds_on(1, "cummax", (3, steps), f"cpu/{plan}", dtype="int64")
+        assert 1e6 * seconds == pytest.approx(us, rel=0.3), steps
+
+
 def test_a_product_waits_for_no_sum():
     """Without FMA a sum of a product takes both, products alone as long as with it."""
     for family, times in (("cumprod", 1.0), ("linear_recurrence", 1.3)):

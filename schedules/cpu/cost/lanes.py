@@ -174,8 +174,8 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
     if vectors:
         # Of vectors little is left beside the block before.
         overhead = _VECTORS + (_tiles(step, size) if plan.transpose else _pooled(step, chip, size))
-    chain = scalar_latency(step, chip)
     if not vectors:
+        chain = scalar_latency(step, chip, step.length if size == 1 else 0)
         if step.state:
             chain /= max(1, sum(part.cells for part in step.parts))
         short = short_row(step, chip)

@@ -18,6 +18,7 @@ from tvm_scan.schedules.cpu.cost.parts import (
     scalar_latency,
     step_cycles,
     takes_whole_rows,
+    together,
     vector_cycles,
     with_more,
 )
@@ -33,11 +34,11 @@ from tvm_scan.schedules.machine.cpu_cost import CpuWork
 _WRITTEN_FIRST, _AROUND_CARRY, _AROUND_HISTORY, _BACKWARDS = 297, 3, 7, 2
 #: The share of a store's way to a load after which the next steps of few lanes begin, whose carries
 #: stay in registers for some steps: LLVM writes out as many as divide all but the first one, up to
-#: so many. Where none do, it writes out some all the same, each of which reads what the last one
+#: eight. Where none do, it writes out some all the same, each of which reads what the last one
 #: wrote. Sums of three columns take a Zen 4 7.6 cycles a step of 4095 steps (2 of 4094 at a time),
 #: 6.1 of 2002, 5.2 of 402 (none of 401), 4.2 of 1001, integers 3.5 less; a Cascade Lake 9.6, of 402
 #: and 2048, and 6.2 to 7.0 of 1001, 2002 and 2049.
-_COLUMN, _MOST_STEPS = 0.75, 8
+_COLUMN = 0.75
 #: More cycles of those that are many parts. LLVM writes out rows of up to ``_WRITTEN_OUT`` lanes,
 #: and keeps as many parts as a vector has 16 bytes: of sums of 2 to 5 and 8 numbers of 8 bytes
 #: (4 + 4, not of 4 + 2 + 1) with AVX2, of 2 and 4 of 4 bytes with SSE. (Zen 4: sums of 7, 11 and 15
@@ -62,7 +63,7 @@ def loop_work(step: Step, chip: CpuChip) -> CpuWork:
     short = short_row(step, chip, loop=True)
     if short is not None:
         return CpuWork(step.rows * short, 1.0, 0.0, **memory)
-    chain = scalar_latency(step, chip) + (FORWARD if step.guarded else 0.0)
+    chain = scalar_latency(step, chip, step.length - 1) + (FORWARD if step.guarded else 0.0)
     loops = 0.0 if step.length <= UNROLLED else LOOP
     issued = step_cycles(step, chip, around=loops)
     if step.state:
@@ -107,8 +108,8 @@ def _gathered_steps(step: Step) -> float:
 
 def _reads_again(length: int, chip: CpuChip) -> float:
     """Cycles that a step of so many waits for what the one before has written, of few lanes."""
-    together = [n for n in range(2, _MOST_STEPS + 1) if (length - 1) % n == 0]
-    return _COLUMN * chip.forward / max(together) if together else chip.reread
+    steps = together(length - 1)
+    return _COLUMN * chip.forward / steps if steps > 1 else chip.reread
 
 
 def _columns(step: Step, chip: CpuChip) -> CpuWork:

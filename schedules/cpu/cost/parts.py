@@ -54,6 +54,8 @@ _SHORTER = 2.0
 GATHERED, SCATTERED = 4.5, 12.5
 #: Steps of a constant loop that LLVM unrolls fully.
 UNROLLED = 3 << 5
+#: The most steps of a longer one that it writes out.
+_MOST_STEPS = 8
 #: Bytes of rows of which all lines come with every pass, see ``fetched_again``; from what others
 #: leave of a last cache to a whole one a part of them; and cycles that lines beside a strip take,
 #: where all come whatever caches hold. Sums of 64 columns of 10336 steps take a Cascade Lake 235 us
@@ -74,14 +76,31 @@ def latency_of(path: Path, chip: CpuChip, polynomials: bool = False) -> float:
     )
 
 
-def scalar_latency(step: Step, chip: CpuChip) -> float:
+def scalar_latency(step: Step, chip: CpuChip, alone: int = 0) -> float:
     """Cycles from a carry to the next one in scalar code.
 
     Where no instruction takes the larger of two integers, it compares them and moves one: maxima of
-    10 x 605 take a Zen 4 2.0 cycles a step for the x86-64 baseline, and 1.4 with AVX-512.
+    10 x 605 take a Zen 4 2.0 cycles a step for the x86-64 baseline, and 1.4 with AVX-512. So it
+    does where LLVM writes out two or three steps: those of 3 rows of 4233 and 4234 one by one take
+    2.1, of 4232, 4235 and 4236 1.1 to 1.3.
+
+    Parameters
+    ----------
+    step : Step
+        What is counted.
+    chip : CpuChip
+        Where.
+    alone : int
+        Steps of a loop that goes through one lane at a time; 0 for others.
     """
-    compared = step.body.extremes if chip.integer_extremum > 1.0 else 0.0
+    few = alone > UNROLLED and together(alone) in (2, 3)
+    compared = step.body.extremes if few or chip.integer_extremum > 1.0 else 0.0
     return latency_of(step.scalar_chain, chip) + compared
+
+
+def together(steps: int) -> int:
+    """Steps that LLVM writes out in a loop of so many: the most that divide them, or one."""
+    return max(n for n in range(1, _MOST_STEPS + 1) if steps % n == 0)
 
 
 def scalar_cycles(counts: Counts, chip: CpuChip, rest: float = 0.0) -> float:
