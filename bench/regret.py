@@ -185,11 +185,21 @@ class Prepared:
 def _placed(
     inputs: list[list[np.ndarray]], outputs: list[np.ndarray], alike: bool
 ) -> list[list[Any]]:
-    """Arguments of calls with each of some inputs, which all write the same outputs."""
+    """Arguments of calls with each of some inputs, which all write the same outputs.
+
+    Integers are what is guessed from; all else stays the same, or most of it would come from beyond
+    the caches in which other cases have it.
+    """
     given, *others = inputs
     first = placed([*given, *outputs], alike)
     written = first[len(given) :]
-    return [first, *([*placed(v, alike, others=len(written)), *written] for v in others)]
+    calls = [first]
+    for arrays in others:
+        own = placed(arrays, alike, others=len(written))
+        guessed = [v.dtype.kind == "i" for v in arrays]
+        known = zip(own, first, guessed, strict=False)
+        calls.append([*(mine if new else old for mine, old, new in known), *written])
+    return calls
 
 
 def _turns(calls: list[list[Any]], share: float) -> Iterator[list[Any]]:

@@ -39,6 +39,8 @@ def test_what_is_guessed_gets_other_numbers_at_every_call():
     flags = Prepared(Case("resets", (3, 400), {}), host_target())
     for calls in flags.calls.values():
         assert len(calls) > 2 and all(len(call) == 4 for call in calls)
+        assert len({id(call[1]) for call in calls}) == len(calls)
+        assert all(call[i].same_as(calls[0][i]) for call in calls for i in (0, 2, 3))
     prepared = Prepared(Case("cummax", (3, 4000), {"dtype": "int64"}), host_target())
     for calls in prepared.calls.values():
         inputs = [arguments[0].numpy() for arguments in calls]
