@@ -124,7 +124,7 @@ def test_tiles_wait_longer_for_memory():
     """96 rows of 60024 sums take one core 1.5 cycles a cell, in vectors of time 0.95."""
     tiles = "cpu/lanes(lane_block=16, vectorize=True, transpose=True, prefetch=1)"
     near, far = (
-        work_of("cumsum", (96, length), tiles, ZEN4, dtype="float32") for length in (16000, 60024)
+        work_of("cumsum", (96, length), tiles, ZEN4, dtype="float32") for length in (10000, 60024)
     )
     assert near.scattered < 0.01 * near.moved
     assert far.scattered / ZEN4.scattered_rate > 0.5 * far.moved / ZEN4.memory_rate
@@ -735,6 +735,46 @@ def test_maxima_of_integers_are_moved_where_few_steps_are_written_out(plan, meas
     for steps, us in measured.items():
         seconds = seconds_on(1, "cummax", (3, steps), f"cpu/{plan}", dtype="int64")
         assert 1e6 * seconds == pytest.approx(us, rel=0.3), steps
+
+
+def test_small_rows_that_may_begin_alike_are_in_no_long_vectors():
+    """Resets of 8 x 512 in vectors of 8 lanes 2.5 us, or 11.6 where all arrays begin alike."""
+    eight, apart = (
+        seconds_on(2, "resets", (8, steps), "cpu/lanes(lane_block=8, vectorize=True)")
+        for steps in (512, 500)
+    )
+    assert 1e6 * eight == pytest.approx(7.2, rel=0.35)
+    assert 1e6 * apart == pytest.approx(2.4, rel=0.2)
+    assert chosen("resets", (8, 512)).lane_block < 8
+    assert chosen("logsumexp", (32, 4096)).transpose
+
+
+@pytest.mark.parametrize(("dtype", "steps"), [("float32", 10510), ("float64", 3815)])
+def test_two_strips_that_begin_within_a_line_both_write_it(dtype, steps):
+    """100 columns in strips of 64 take 98 or 839 us (doubles 64 or 201), in whole rows 95 (66)."""
+    halves, whole = (
+        seconds_on(2, "cumsum", (100, steps), plan, axis=0, dtype=dtype)
+        for plan in (f"cpu/lanes(lane_block={width}, vectorize=True)" for width in (64, 128))
+    )
+    assert halves > whole
+
+
+@pytest.mark.parametrize(
+    ("steps", "tiles", "vectors"), [(8000, 109, 108), (11000, 175, 157), (6678, 540, 306)]
+)
+def test_tiles_of_three_arrays_wait_for_a_cache_that_others_use(steps, tiles, vectors):
+    """Linear recurrences of 96 rows, and backwards of 209 under AVX2."""
+    rows, backwards = (209, True) if steps == 6678 else (96, False)
+    instructions = "haswell" if backwards else None
+    plans = {
+        "lanes(lane_block=16, vectorize=True, transpose=True, prefetch=1)": tiles,
+        f"lanes(time_vector={32 if backwards else 64}, time_runs=True)": vectors,
+    }
+    for plan, us in plans.items():
+        predicted = seconds_on(
+            2, "linear_recurrence", (rows, steps), f"cpu/{plan}", instructions, reverse=backwards
+        )
+        assert 0.6 * us < 1e6 * predicted < 1.25 * us, plan
 
 
 def test_a_product_waits_for_no_sum():

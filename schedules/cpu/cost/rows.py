@@ -20,9 +20,6 @@ _BEGINNING, COVERED = 768, 2048.0
 #: vectors of 8 rows take a core of a Zen 4 1.3 times as long as in vectors of time where they have
 #: 10 MB, of 20 MB 4 times.
 BEGUN = 0.5
-#: Bytes of arrays to which the C library gives pages of their own, all of which begin alike, until
-#: it has had such a one back: one of two that a program finds does.
-_OWN_PAGES = 128 << 10
 #: How often rows of different arrays meet in a set: sums of 16 rows of 64 to 1024 KB in vectors of
 #: 8 lanes took a Zen 4 13 to 20 cycles a cell in five of nine sizes, in the others 1.2.
 _BY_CHANCE = 0.5
@@ -34,8 +31,9 @@ def evicted(step: Step, chip: CpuChip, width: int, apart: int = 0) -> float:
     Rows of an array that are a multiple of a page apart meet in one set of the nearest cache; on a
     Zen 3, 64 of 4096 steps in vectors of 16 lanes take five times as long as in tiles. Rows of
     two arrays do if these begin equally far into a page, which nobody knows. Polynomials take
-    longer than the lines: logarithms of sums of 16 rows of 131072 and of 131008 steps take a
-    Cascade Lake 5.0 and 5.5 ms in vectors of 8 lanes.
+    longer than their lines: logarithms of sums of 16 rows of 131072 and of 131008 steps take a
+    Cascade Lake 5.0 and 5.5 ms in vectors of 8 lanes, but of 32 rows of 4096 steps a Zen 4 in those
+    of 16 322 us, and in tiles 128.
 
     Parameters
     ----------
@@ -48,10 +46,11 @@ def evicted(step: Step, chip: CpuChip, width: int, apart: int = 0) -> float:
     apart : int
         Steps from one to the next where they are chunks of one row.
     """
-    if step.transcendental or step.touched <= chip.nearest:
+    if step.touched <= chip.nearest:
         return 0.0
     rows = met_in_sets(step, width, apart)
-    together = sum(sorted((met for _, met in rows), reverse=True)[:2]) > ways_of(chip)
+    two = sum(sorted((met for _, met in rows), reverse=True)[:2])
+    together = two > ways_of(chip) and not step.transcendental
     cells = 0.0
     for a, met in rows:
         share = 1.0 if met > ways_of(chip) else _BY_CHANCE if together else 0.0
@@ -65,13 +64,14 @@ def crowded_cycles(step: Step, chip: CpuChip, width: int) -> float:
     From the private cache, in which pages lie anywhere, they come again. Restarts of rows of whole
     pages, three arrays of 33 MB, take a Zen 4 in vectors of 4 lanes 2 cycles a cell more than
     others; resets of 16 rows of 65536 steps 621 us, where they begin alike in half of the cases, of
-    65552 264. Small arrays begin anywhere in a page, and seldom meet. Polynomials take longer, and
-    lanes in turns use up a line at a time (64 rows of 4096 87 us, in vectors of 4 158).
+    65552 264, of 8 rows of 512 steps in vectors of 8 lanes 11.6, where they begin alike, and else
+    2.5. Polynomials take longer, and lanes in turns use up a line at a time (64 rows of 4096 87 us,
+    in vectors of 4 158).
     """
     rows = met_in_sets(step, width)
     lines = sum(met for _, met in rows)
-    large = step.touched >= _OWN_PAGES * len(step.accesses)
-    if not large or lines <= ways_of(chip) or step.transcendental:
+    in_nearest = step.touched <= chip.nearest
+    if in_nearest or lines <= ways_of(chip) or step.transcendental:
         return 0.0
     again = width * sum(a.times for a, _ in rows) * (1.0 - ways_of(chip) / lines)
     return _BY_CHANCE * again * LINE_BYTES / (chip.private_rate * chip.cycle)

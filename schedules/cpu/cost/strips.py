@@ -155,16 +155,22 @@ def _stored_strips(step: Step) -> list[Access]:
 def beside_cycles(step: Step, chip: CpuChip, size: int, tasks: float) -> float:
     """Cycles of a block of lanes if another core stores to the lines beside it: see ``_BEYOND``.
 
-    The less often, the more such blocks, or tasks, there are.
+    The less often, the more such blocks, or tasks, there are. If two of few begin within a line,
+    both write it wherever a cache holds it: sums of 100 columns of 10510 steps take two cores of a
+    Zen 4 116 or 839 us in strips of 64, as its host has placed them, and one in whole rows 95.
     """
     held = min(1.0, max(0.0, _SPREAD - step.touched / (chip.private * chip.cores)))
     stores = _stored_strips(step)
     lines = sum(min(_BEYOND, lines_of(a, size)) for a in stores)
     at_once: float = min(1.0, chip.cores / tasks) ** _APART
-    cycles = at_once * chip.beside * lines
+    cycles = held * at_once * chip.beside * lines
     if tasks < _NEIGHBOURS * chip.cores:
-        cycles += chip.contested * sum(_ends_within_a_line(a, size) for a in stores)
-    return held * step.length * cycles
+        near = 1.0 - chip.outside(step.touched)
+        for a in stores:
+            # The ends of long strips are seldom written at the same time.
+            short = min(1.0, _SHORT / lines_of(a, size))
+            cycles += near * short * chip.contested * _ends_within_a_line(a, size)
+    return step.length * cycles
 
 
 def border_cycles(step: Step, chip: CpuChip, lanes: int, tasks: float) -> float:
@@ -193,10 +199,13 @@ def border_cycles(step: Step, chip: CpuChip, lanes: int, tasks: float) -> float:
     return 2.0 * (chip.cores - 1) * near * within * step.length * chip.contested
 
 
-def _ends_within_a_line(a: Access, size: int) -> bool:
-    """Return whether strips of so many lanes, of rows of several lines, have lines in common."""
+def _ends_within_a_line(a: Access, size: int) -> float:
+    """Share of rows, of several lines, in which strips of so many lanes have a line in common."""
     row = abs(a.along_time or 0) * a.size
-    return row > _SHARED[1] and gcd(size * a.size, row) % LINE_BYTES > 0
+    if row <= _SHARED[1]:
+        return 0.0
+    begins = gcd(row, LINE_BYTES)
+    return 1.0 if size * a.size % begins else 1.0 - begins / LINE_BYTES
 
 
 def contested_cycles(

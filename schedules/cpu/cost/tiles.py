@@ -23,6 +23,15 @@ _WHOLE_LINES = 2
 #: each drives out another: of three arrays a core of a Cascade Lake takes 3.2 million cells in
 #: rows of 700, 750, 800 and 1500 in 4.4, 4.3, 7.9 and 8.2 ms.
 _PAGES_FOLLOWED = 36
+#: The share of lines that no prefetcher follows which come late from a last cache that others use,
+#: whether they are asked for or not: linear recurrences of 96 rows of 8000 and of 11000 steps take
+#: a Zen 4 in tiles 109 and 193 us if they ask and 110 and 207 if not, under AVX2 156 and 298, and
+#: 142 and 257.
+_FROM_OTHERS = 0.5
+#: How much longer late lines take backwards: linear recurrences of 209 rows of 6678 steps take a
+#: Zen 4 in tiles of 16 rows 285 us forwards and 324 backwards, under AVX2 303 to 443, and 540 to
+#: 710.
+_BACKWARDS = 1.5
 #: Lines of a set that are held for each of its ways in the nearest cache, and the share of those
 #: beyond that come from memory again. Linear recurrences of rows of 16384 steps and of 16383 take a
 #: Zen 5 in tiles of 16 rows 1.3 times as long as those of 16400, in tiles of 32 1.7 times.
@@ -49,16 +58,17 @@ def tiles_beyond_caches(
         return {"moved": moved + lines * step.touched}
     # Nobody asks for the first tiles of a block of rows.
     unasked = min(1.0, plan.prefetch * TILE_STEPS / step.length) if plan.prefetch else 1.0
+    far = chip.outside(memory["footprint"], BEGUN)
+    if chip.usable < 1.0:
+        unasked = far * unasked + (1.0 - far) * _FROM_OTHERS
     lost = unasked * moved * unfollowed(step, chip, width // _WHOLE_LINES)
-    begun = _OF_TILES * beginnings(step, width, chip.region)
-    begun *= chip.outside(memory["footprint"], BEGUN)
+    begun = far * _OF_TILES * beginnings(step, width, chip.region)
     again = _come_again(step, chip, width) * step.touched
-    # From half of the last cache on, in which others have their lines, too: in tiles 22 MB took
-    # a Zen 4 1.6 times as long as 12 MB. Short rows lie in pages that are found together:
+    # Others have their lines in the last cache, too: in tiles 22 MB took a Zen 4 1.6 times as long
+    # as 12 MB, and 17 MB 1.3 to 2 times. Short rows lie in pages that are found together:
     # products of 3163 rows of 3 KB take 0.15 ms, as 19 MB of a cache do.
-    far = min(1.0, max(0.0, 4.0 * memory["footprint"] / chip.shared - 2.0))
-    far *= _pages(step, width) / max(1, width * len(step.rows_apart))
-    waits = far * chip.late / chip.memory_rate
+    late = far * chip.late * _pages(step, width) / max(1, width * len(step.rows_apart))
+    waits = late / chip.memory_rate * (_BACKWARDS if step.backwards else 1.0)
     if _pages(step, width, PAGE_BYTES) > _PAGES_FOLLOWED:
         # From the last cache they come sooner.
         outside = chip.outside(memory["footprint"], FILLED)
