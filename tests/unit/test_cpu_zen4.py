@@ -777,6 +777,31 @@ def test_tiles_of_three_arrays_wait_for_a_cache_that_others_use(steps, tiles, ve
         assert 0.6 * us < 1e6 * predicted < 1.25 * us, plan
 
 
+@pytest.mark.parametrize(
+    ("family", "sizes", "options", "measured"),
+    [
+        (
+            "linear_recurrence",
+            (1024, 2048),
+            {"layout": "bld", "batch": 8},
+            {64: 4.3, 128: 4.3, 256: 5.8, 512: 6.7, 1024: 6.5},
+        ),
+        (
+            "cumsum",
+            (4096, 4096),
+            {"axis": 0, "dtype": "float32"},
+            {64: 2.8, 128: 2.75, 256: 3.4, 512: 3.7, 1024: 4.1},
+        ),
+    ],
+)
+def test_long_strips_past_the_caches_come_late(family, sizes, options, measured):
+    """Asked for 16 steps ahead; those of 64 and 128 lanes are the quickest."""
+    for width, ms in measured.items():
+        plan = f"cpu/lanes(lane_block={width}, vectorize=True, prefetch=16, nontemporal=True)"
+        assert 1e3 * seconds_on(2, family, sizes, plan, **options) == pytest.approx(ms, rel=0.35)
+    assert chosen(family, sizes, **options).lane_block in (64, 128)
+
+
 def test_a_product_waits_for_no_sum():
     """Without FMA a sum of a product takes both, products alone as long as with it."""
     for family, times in (("cumprod", 1.0), ("linear_recurrence", 1.3)):
