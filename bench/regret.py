@@ -9,8 +9,9 @@ where memory is shared with others.
 Cores that are one for a while (`bench.cores`) are waited for. A loop that rounds a carry of halves
 at every step, as no default does, is timed but not compared. Maxima of integers, where scalar code
 guesses which number is the larger one, get other numbers at every call: of the same ones a
-processor has soon learnt its guesses. A plan's time is the mean of its least ones where all arrays
-begin alike and where they do not (`bench.placement`): nobody knows which it will find.
+processor has soon learnt its guesses. Each plan's round begins with others of these. A plan's time
+is the mean of its least ones where all arrays begin alike and where they do not
+(`bench.placement`): nobody knows which it will find.
 
     python -m bench.regret [--cases N] [--seed N] [--add] [--json bench/results/regret.json]
 
@@ -142,7 +143,11 @@ class Prepared:
             return []
         count = min(_ARRAYS, -(-_UNLEARNT // given[0].size)) - 1
         rng = np.random.default_rng(1)
-        return [[rng.permuted(v) for v in given] for _ in range(count)]
+        # Integers are what is guessed from. If all else changed, most of it would come from beyond
+        # the caches in which other cases have it.
+        return [
+            [rng.permuted(v) if v.dtype.kind == "i" else v for v in given] for _ in range(count)
+        ]
 
     def _results(self, run: Any) -> list[np.ndarray]:
         run(*self.tensors)
@@ -187,8 +192,7 @@ def _placed(
 ) -> list[list[Any]]:
     """Arguments of calls with each of some inputs, which all write the same outputs.
 
-    Integers are what is guessed from; all else stays the same, or most of it would come from beyond
-    the caches in which other cases have it.
+    What is the same array in all of them stays where it is.
     """
     given, *others = inputs
     first = placed([*given, *outputs], alike)
@@ -196,9 +200,9 @@ def _placed(
     calls = [first]
     for arrays in others:
         own = placed(arrays, alike, others=len(written))
-        guessed = [v.dtype.kind == "i" for v in arrays]
-        known = zip(own, first, guessed, strict=False)
-        calls.append([*(mine if new else old for mine, old, new in known), *written])
+        same = [old is new for old, new in zip(given, arrays, strict=True)]
+        read = [first[i] if same[i] else tensor for i, tensor in enumerate(own)]
+        calls.append([*read, *written])
     return calls
 
 

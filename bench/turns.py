@@ -24,8 +24,8 @@ from bench.timing import Times, batches_of, is_short, times_of, undisturbed
 __all__ = ["Prepared", "Tool", "in_turns", "tools"]
 
 #: Seconds of calls by which a process is woken: its threads may go on on one core, the one that its
-#: parent does not have, until a scheduler moves them apart some of its ticks later. (Sums of one row
-#: of 2^24 take two cores of a Zen 4 2.2 to 3.0 ms, and took 4.4 behind a single call.)
+#: parent does not have, until a scheduler moves them apart some of its ticks later. Sums of one row
+#: of 2^24 take two cores of a Zen 4 2.2 to 3.0 ms, and took 4.4 behind a single call.
 _WAKING = 0.03
 Calls = dict[str, Callable[[], Any]]
 #: What a tool makes of a workload: its calls, and what it has to say about it.

@@ -96,7 +96,8 @@ def beyond_caches(
         if plan.prefetch:
             moved -= SOONER * step.loads
     begun += _overrun(step, width) * moved
-    begun += far * _of_long_strips(step, chip, width) * memory["past"]
+    if memory["past"]:
+        begun += far * _of_long_strips(step, chip, width) * memory["past"]
     opened = max(_OPENED, chip.scattered_rate / chip.column_rate)
     scattered = moved * (lost * slower(chip) + opened * jumps) + begun
     return {"moved": moved * (1.0 - lost - jumps), "scattered": scattered}
