@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tvm_scan.arguments import host_target
 from tvm_scan.torch.kernels.runtime import launch
 
 
@@ -77,6 +76,8 @@ def gpu_device(arch: str, threads: int = 1024, shared_bytes: int = 49152) -> Dev
 def target_of(device: Device) -> Any:
     """Return the target of TVM that kernels of a device are built for."""
     from tvm.target import Target
+
+    from tvm_scan.arguments import host_target
 
     if not device.is_gpu:
         return host_target()
