@@ -106,16 +106,20 @@ def beyond_caches(
 def _overrun(step: Step, width: int) -> float:
     """The share of the lines of long strips of few rows that come one by one."""
     few = width < step.lanes and step.length * len(step.moving) <= _FOLLOWED_ROWS
-    strips = (lines_of(a, width) for a in step.moving if a.along_lane == 1)
-    return _OVERRUN if few and max(strips, default=0.0) > _SHORT_STRIP else 0.0
+    return _OVERRUN if few and _longest_strip(step, width) > _SHORT_STRIP else 0.0
 
 
 def _of_long_strips(step: Step, chip: CpuChip, width: int) -> float:
     """Bytes that come one by one for each that long strips store past the caches."""
-    longest = max((lines_of(a, width) for a in step.moving if a.along_lane == 1), default=1.0)
-    share = min(_MOST_OF_LONG, _OF_LONG * log2(max(1.0, longest / _LONG_STRIP)))
+    longer = max(1.0, _longest_strip(step, width) / _LONG_STRIP)
+    share = min(_MOST_OF_LONG, _OF_LONG * log2(longer))
     # Where a prefetcher does not follow strips, long ones are followed best.
     return max(0.0, 1.0 - chip.strips) * share * step.touched / step.stores
+
+
+def _longest_strip(step: Step, width: int) -> float:
+    """Lines of the longest of its arrays' strips of so many lanes; none where they have none."""
+    return max((lines_of(a, width) for a in step.moving if a.along_lane == 1), default=0.0)
 
 
 def _unseen(step: Step, width: int) -> float:

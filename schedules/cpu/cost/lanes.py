@@ -8,12 +8,7 @@ from math import ceil, log2
 from tvm_scan import tir
 from tvm_scan.schedules.cpu.chains import RUN
 from tvm_scan.schedules.cpu.cost.count import WIDENED, Counts
-from tvm_scan.schedules.cpu.cost.lane_lines import (
-    beyond_caches,
-    flushed,
-    one_by_one,
-    step_waits,
-)
+from tvm_scan.schedules.cpu.cost.lane_lines import beyond_caches, flushed, one_by_one, step_waits
 from tvm_scan.schedules.cpu.cost.parts import (
     CHOSEN,
     FORWARD,
@@ -197,8 +192,10 @@ def _block(plan: CpuPlan, step: Step, chip: CpuChip, size: int) -> float:
         whole, rest = divmod(step.length, TILE_STEPS)
         less, more = sorted((_across(plan, step, chip, size, tiled=True), chain))
         each = more + _shown(step, chip, size, less) + tile_waits(step, chip, size)
-        cycles = TILE_STEPS * whole * each
-        return overhead + cycles + rest * max(_across(plan, step, chip, size), chain)
+        cycles = overhead + TILE_STEPS * whole * each
+        if rest:
+            cycles += rest * max(_across(plan, step, chip, size), chain)
+        return cycles
     # The next block begins while the last steps of this one wait.
     chain /= ahead_of(step, chip, step.length, size)
     if size > VECTOR:

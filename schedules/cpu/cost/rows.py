@@ -48,7 +48,7 @@ def evicted(step: Step, chip: CpuChip, width: int, apart: int = 0) -> float:
     """
     if step.touched <= chip.nearest:
         return 0.0
-    rows = met_in_sets(step, width, apart)
+    rows = _met_in_sets(step, width, apart)
     two = sum(sorted((met for _, met in rows), reverse=True)[:2])
     together = two > ways_of(chip) and not step.transcendental
     cells = 0.0
@@ -68,16 +68,17 @@ def crowded_cycles(step: Step, chip: CpuChip, width: int) -> float:
     2.5. Polynomials take longer, and lanes in turns use up a line at a time (64 rows of 4096 87 us,
     in vectors of 4 158).
     """
-    rows = met_in_sets(step, width)
+    if step.touched <= chip.nearest or step.transcendental:
+        return 0.0
+    rows = _met_in_sets(step, width)
     lines = sum(met for _, met in rows)
-    in_nearest = step.touched <= chip.nearest
-    if in_nearest or lines <= ways_of(chip) or step.transcendental:
+    if lines <= ways_of(chip):
         return 0.0
     again = width * sum(a.times for a, _ in rows) * (1.0 - ways_of(chip) / lines)
     return _BY_CHANCE * again * LINE_BYTES / (chip.private_rate * chip.cycle)
 
 
-def met_in_sets(step: Step, width: int, apart: int = 0) -> list[tuple[Access, int]]:
+def _met_in_sets(step: Step, width: int, apart: int = 0) -> list[tuple[Access, int]]:
     """Accesses along time of rows, or chunks of one, and how many of ``width`` meet in a set."""
     rows = [a for a in step.moving if a.along_time in (1, -1)] if apart else step.rows_apart
     return [(a, ceil(meeting((apart or abs(a.along_lane or 0)) * a.size, width))) for a in rows]
